@@ -1,0 +1,1 @@
+"""GRPO training and a continual-learning benchmark for tool-using language agents."""

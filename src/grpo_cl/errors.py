@@ -1,0 +1,17 @@
+"""The errors this package raises on purpose. Each names a boundary, not a module."""
+
+
+class GRPOCLError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class ConfigError(GRPOCLError, ValueError):
+    """The run description is wrong: an unknown name, an impossible value, a missing file."""
+
+
+class TaskDataError(GRPOCLError, ValueError):
+    """A task or a recorded trajectory on disk breaks its contract."""
+
+
+class ToolError(GRPOCLError):
+    """The agent or the user used a tool wrongly. Shown to the caller; never ends a run."""

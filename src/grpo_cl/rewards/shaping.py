@@ -1,0 +1,47 @@
+"""Shaped rewards: denser signals than success, named, off by default, never used to evaluate."""
+
+from collections.abc import Callable, Mapping
+
+from grpo_cl.registry import pick
+from grpo_cl.types import Reward, RewardType
+
+Weights = Mapping[RewardType, float]
+
+
+def progress(reward: Reward, weights: Weights) -> float:
+    """Share of gold actions, environment assertions and texts to communicate that were reached."""
+    del weights
+    checks = [
+        *(check.match for check in reward.action_checks),
+        *reward.env_assertions,
+        *reward.communicate_checks,
+    ]
+    return sum(checks) / len(checks) if checks else reward.value
+
+
+def tool_accuracy(reward: Reward, weights: Weights) -> float:
+    """Share of gold actions that were called with the right arguments."""
+    del weights
+    checks = reward.action_checks
+    return sum(check.arguments_match for check in checks) / len(checks) if checks else reward.value
+
+
+def weighted(reward: Reward, weights: Weights) -> float:
+    """Mean of the judged components, weighted."""
+    judged = {part: weights.get(part, 0.0) for part in reward.components}
+    total = sum(judged.values())
+    if not total:
+        return reward.value
+    return sum(weight * reward.components[part] for part, weight in judged.items()) / total
+
+
+SHAPINGS: dict[str, Callable[[Reward, Weights], float]] = {
+    "progress": progress,
+    "tool_accuracy": tool_accuracy,
+    "weighted": weighted,
+}
+
+
+def shaped(reward: Reward, name: str, weights: Weights) -> float:
+    """The shaped value called ``name``; an episode that was not scored stays at zero."""
+    return pick(SHAPINGS, name, "reward shaping")(reward, weights) if reward.components else 0.0

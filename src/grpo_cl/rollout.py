@@ -1,0 +1,234 @@
+"""An actor meets an environment and a user: tasks in, trajectories out.
+
+The turn loop is τ²-bench's: the agent greets, the user answers, tool results go back to whoever
+called, and limits are checked whenever a person is next to speak.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+from grpo_cl.config import RolloutConfig
+from grpo_cl.domains.base import DONE, Domain, Environment, ToolSchema
+from grpo_cl.types import Message, Task, Termination, ToolCall, ToolResult, Trajectory
+from grpo_cl.users import User, is_stop, make_user
+from grpo_cl.users.ticket import ticket
+
+GREETING = "Hi! How can I help you today?"
+STOP_WORD = "###STOP###"
+
+
+class Conversation(NamedTuple):
+    """What an actor sees before it writes."""
+
+    task: Task
+    messages: Sequence[Message]
+    tools: Sequence[ToolSchema]
+    solo: bool
+
+
+class Actor(Protocol):
+    """The only thing an episode needs from a policy."""
+
+    async def act(self, conversation: Conversation) -> Message:
+        """Write the next assistant message; many conversations wait for theirs at once."""
+        ...
+
+
+class ScriptedActor:
+    """Plays given tool calls one by one, asks the user for theirs, and then closes."""
+
+    def __init__(
+        self,
+        calls: Callable[[Task], Sequence[ToolCall]],
+        *,
+        closing: Callable[[Task], str] = lambda task: "",
+    ) -> None:
+        self._calls = calls
+        self._closing = closing
+
+    async def act(self, conversation: Conversation) -> Message:
+        """The first call that was not made yet, or the closing words."""
+        await asyncio.sleep(0)  # lets other episodes go on, as a model that takes time would
+        calls = self._calls(conversation.task)
+        said = [m for m in conversation.messages if m.role == "assistant" and m.id == "scripted"]
+        if len(said) < len(calls):
+            return _scripted_turn(calls[len(said)], number=len(said), solo=conversation.solo)
+        if conversation.solo:
+            return _calling(ToolCall(id=DONE, name=DONE))
+        closing = f"{self._closing(conversation.task)} Is there anything else I can help you with?"
+        return Message(role="assistant", content=closing.strip())
+
+
+def _scripted_turn(call: ToolCall, *, number: int, solo: bool) -> Message:
+    own = call.model_copy(update={"id": f"scripted_{number}", "requestor": "assistant"})
+    if solo or call.requestor == "assistant":
+        return _calling(own)
+    arguments = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
+    request = f"Please use `{call.name}({arguments})` on your side and tell me what you see."
+    return Message(role="assistant", content=request, id="scripted")
+
+
+def _calling(call: ToolCall) -> Message:
+    return Message(role="assistant", tool_calls=(call,), id="scripted")
+
+
+class Episode:
+    """One play of a task, a message at a time."""
+
+    def __init__(
+        self, task: Task, environment: Environment, user: User | None, limits: RolloutConfig
+    ) -> None:
+        self.task = task
+        self.solo = user is None
+        self.termination: Termination | None = None
+        self.messages: list[Message] = []
+        self._environment = environment
+        self._user = user
+        self._limits = limits
+        self._steps = self._turns = self._errors = 0
+        self._started = time.monotonic()
+
+    async def play(self, actor: Actor, tools: Sequence[ToolSchema]) -> Trajectory:
+        """Let actor and user speak in turn until one stops or a limit is reached."""
+        speaker = self._open()
+        while self.termination is None:
+            if speaker == "user":
+                message = await self._ask_user()
+            else:
+                view = Conversation(self.task, tuple(self.messages), tools, self.solo)
+                message = await actor.act(view)
+                self._turns += 1
+            speaker = self._take(message)
+            self._check_limits()
+        return Trajectory(
+            task=self.task,
+            messages=tuple(self.messages),
+            termination=self.termination,
+            solo=self.solo,
+            duration_s=time.monotonic() - self._started,
+        )
+
+    def _open(self) -> str:
+        initial = self.task.initial_state
+        self.messages += (initial and initial.message_history) or ()
+        if self.solo:
+            return "assistant"
+        if not self.messages:
+            self.messages.append(Message(role="assistant", content=GREETING))
+        last = self.messages[-1]
+        spoken = last.requestor if last.role == "tool" else last.role
+        waits = last.role != "tool"
+        return ("user" if spoken == "assistant" else "assistant") if waits else spoken
+
+    async def _ask_user(self) -> Message:
+        assert self._user is not None
+        return await self._user.respond([m for m in self.messages if _user_sees(m)])
+
+    def _take(self, message: Message) -> str:
+        """Record a message, run its calls, and say who speaks next."""
+        self._steps += 1
+        if message.role == "assistant" and self.solo and _calls_done(message):
+            message = Message(role="assistant", content=STOP_WORD, id=message.id)
+        self.messages.append(message)
+        self.termination = self._ending(message)
+        if self.termination is None and message.tool_calls:
+            self._steps += 1
+            for call in message.tool_calls:
+                result = self._environment.call(call)
+                self._errors += result.error
+                self.messages.append(answer(call, result))
+            return message.role
+        return "user" if message.role == "assistant" else "assistant"
+
+    def _ending(self, message: Message) -> Termination | None:
+        if message.role == "user":
+            if not message.content and not message.tool_calls:
+                return Termination.USER_ERROR
+            return Termination.USER_STOP if is_stop(message) else None
+        if self.solo and message.content == STOP_WORD and not message.tool_calls:
+            return Termination.AGENT_STOP
+        empty = not message.content and not message.tool_calls
+        mute = self.solo and not message.tool_calls  # nobody hears what is said alone
+        return Termination.AGENT_ERROR if empty or mute else None
+
+    def _check_limits(self) -> None:
+        """As in the reference, a limit overrides a stop that falls on the same step."""
+        limits = self._limits
+        if self._steps >= limits.max_steps or self._turns >= (limits.max_turns or self._turns + 1):
+            self.termination = self._overridden(Termination.MAX_STEPS)
+        if self._errors >= limits.max_errors:
+            self.termination = Termination.TOO_MANY_ERRORS
+        late = time.monotonic() - self._started
+        if limits.timeout_s is not None and late >= limits.timeout_s:
+            self.termination = Termination.TIMEOUT
+
+    def _overridden(self, limit: Termination) -> Termination:
+        # The last permitted turn may be the one that ends the episode; a step too many may not.
+        stopped = self.termination is not None and self._steps < self._limits.max_steps
+        return self.termination if stopped and self.termination else limit
+
+
+def _calls_done(message: Message) -> bool:
+    return any(call.name == DONE for call in message.tool_calls or ())
+
+
+def _user_sees(message: Message) -> bool:
+    if message.role == "tool":
+        return message.requestor == "user"
+    return message.role == "user" or not message.tool_calls
+
+
+def answer(call: ToolCall, result: ToolResult) -> Message:
+    """The tool message for a call."""
+    return Message(
+        role="tool",
+        id=call.id,
+        content=result.content,
+        requestor=call.requestor,
+        error=result.error,
+    )
+
+
+def system_prompt(domain: Domain, task: Task, *, solo: bool) -> str:
+    """What an agent is told before the first turn."""
+    if solo:
+        role = (
+            "You are a customer service agent and work on the ticket below on your own: nobody "
+            "answers messages. Every turn is a tool call. Follow the policy. Call `done` at the end."
+        )
+        return f"{role}\n\n<policy>\n{domain.policy_text(solo=True)}\n</policy>\n\n<ticket>\n{ticket(task)}\n</ticket>"
+    role = (
+        "You are a customer service agent and help the user as the policy below allows. In each "
+        "turn either write to the user or call a tool, never both."
+    )
+    return f"{role}\n\n<policy>\n{domain.policy_text()}\n</policy>"
+
+
+def run_episodes(
+    actor: Actor, domains: Mapping[str, Domain], tasks: Sequence[Task], config: RolloutConfig
+) -> list[Trajectory]:
+    """Play one episode of each task, all at once; none waits for another."""
+
+    async def everything() -> list[Trajectory]:
+        return await asyncio.gather(
+            *(play(actor, domains[task.domain], task, config) for task in tasks)
+        )
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(everything())
+    # A notebook has a loop of its own that cannot be entered again.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, everything()).result()
+
+
+async def play(actor: Actor, domain: Domain, task: Task, config: RolloutConfig) -> Trajectory:
+    """One episode of ``task``."""
+    user = make_user(config.user, task, domain.user_tools)
+    solo = user is None
+    environment = domain.environment(task, solo=solo)
+    return await Episode(task, environment, user, config).play(actor, domain.tools(solo=solo))

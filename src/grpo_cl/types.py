@@ -1,0 +1,241 @@
+"""The data that flows: tasks in τ²-bench's own model, messages, trajectories, rewards.
+
+Everything here can be written to disk and read back, so everything is a frozen record.
+"""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+Requestor = Literal["assistant", "user"]
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class Record(BaseModel):
+    """Base of every value this package writes; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Tau2Record(BaseModel):
+    """Base of what τ²-bench writes; fields this package does not use are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ToolCall(Tau2Record):
+    """One use of one tool, by the agent or by the user."""
+
+    id: str = ""
+    name: str
+    arguments: dict[str, JsonValue] = {}
+    requestor: Requestor = "assistant"
+
+
+class ToolResult(Record):
+    """What the caller of a tool reads."""
+
+    content: str
+    error: bool = False
+
+
+class Message(Tau2Record):
+    """One entry of a conversation, as τ²-bench records it."""
+
+    role: Role
+    content: str | None = None
+    tool_calls: tuple[ToolCall, ...] | None = None
+    id: str | None = None
+    """Of a tool message: the call it answers."""
+    requestor: Requestor = "assistant"
+    """Of a tool message: who made the call."""
+    error: bool = False
+    """Of a tool message: whether the call failed."""
+
+
+class RewardType(StrEnum):
+    """The components a reward is a product of."""
+
+    DB = "DB"
+    ENV_ASSERTION = "ENV_ASSERTION"
+    NL_ASSERTION = "NL_ASSERTION"
+    ACTION = "ACTION"
+    COMMUNICATE = "COMMUNICATE"
+
+
+class Action(Tau2Record):
+    """A gold action: a call that belongs to the task's solution."""
+
+    action_id: str
+    requestor: Requestor = "assistant"
+    name: str
+    arguments: dict[str, JsonValue]
+    info: str | None = None
+    compare_args: tuple[str, ...] | None = None
+    """The arguments a call must share; None compares those the call has, empty compares none."""
+
+    @property
+    def call(self) -> ToolCall:
+        """The action as a tool call."""
+        return ToolCall(
+            id=self.action_id,
+            name=self.name,
+            arguments=self.arguments,
+            requestor=self.requestor,
+        )
+
+
+class EnvFunctionCall(Tau2Record):
+    """A call of any function of the agent's or the user's side, tool or not."""
+
+    env_type: Requestor
+    func_name: str
+    arguments: dict[str, JsonValue]
+
+
+class EnvAssertion(EnvFunctionCall):
+    """A function that must return ``assert_value`` at the end."""
+
+    assert_value: bool = True
+    message: str | None = None
+
+
+class InitializationData(Tau2Record):
+    """Changes to the databases before an episode."""
+
+    agent_data: dict[str, Any] | None = None
+    user_data: dict[str, Any] | None = None
+
+
+class InitialState(Tau2Record):
+    """How the world differs from the base database when an episode starts."""
+
+    initialization_data: InitializationData | None = None
+    initialization_actions: tuple[EnvFunctionCall, ...] | None = None
+    message_history: tuple[Message, ...] | None = None
+
+
+class StructuredInstructions(Tau2Record):
+    """What a simulated user knows and wants, by heading."""
+
+    domain: str
+    reason_for_call: str
+    known_info: str | None = None
+    unknown_info: str | None = None
+    task_instructions: str
+
+
+class UserScenario(Tau2Record):
+    """Who the user is and what they want."""
+
+    persona: str | None = None
+    instructions: StructuredInstructions | str
+
+
+class Description(Tau2Record):
+    """What a task is for."""
+
+    purpose: str | None = None
+    relevant_policies: str | None = None
+    notes: str | None = None
+
+
+class EvaluationCriteria(Tau2Record):
+    """What must be true at the end of a successful episode."""
+
+    actions: tuple[Action, ...] | None = None
+    env_assertions: tuple[EnvAssertion, ...] | None = None
+    communicate_info: tuple[str, ...] | None = None
+    nl_assertions: tuple[str, ...] | None = None
+    reward_basis: tuple[RewardType, ...] = (RewardType.DB, RewardType.COMMUNICATE)
+
+
+class Task(Tau2Record):
+    """One problem. It knows its domain, so a mixed batch needs no side table."""
+
+    id: str
+    domain: str
+    description: Description | None = None
+    user_scenario: UserScenario
+    ticket: str | None = None
+    initial_state: InitialState | None = None
+    evaluation_criteria: EvaluationCriteria | None = None
+    required_documents: tuple[str, ...] | None = None
+    difficulty: float | None = None
+    """Set by a generator; otherwise the number of gold actions stands for it."""
+    is_refusal: bool = False
+    """Whether leaving the world untouched is the right outcome."""
+
+    @property
+    def gold_actions(self) -> tuple[Action, ...]:
+        """The calls that solve the task, in order."""
+        criteria = self.evaluation_criteria
+        return (criteria.actions or ()) if criteria else ()
+
+
+class Termination(StrEnum):
+    """Why an episode ended; only the first two are scored."""
+
+    USER_STOP = "user_stop"
+    AGENT_STOP = "agent_stop"
+    MAX_STEPS = "max_steps"
+    TIMEOUT = "timeout"
+    TOO_MANY_ERRORS = "too_many_errors"
+    AGENT_ERROR = "agent_error"
+    USER_ERROR = "user_error"
+    INFRASTRUCTURE_ERROR = "infrastructure_error"
+    CONTEXT_WINDOW_EXCEEDED = "context_window_exceeded"
+    UNEXPECTED_ERROR = "unexpected_error"
+
+
+class Trajectory(Record):
+    """The record of one episode."""
+
+    task: Task
+    messages: tuple[Message, ...]
+    termination: Termination
+    solo: bool = False
+    """Whether the agent worked alone from a ticket."""
+    duration_s: float = 0.0
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Every tool call of the episode, the user's too, in order."""
+        return tuple(call for message in self.messages for call in message.tool_calls or ())
+
+
+class ActionCheck(Record):
+    """How one gold action was met."""
+
+    action_id: str
+    name: str
+    requestor: Requestor
+    is_write: bool
+    match: bool
+    """As τ²-bench judges it."""
+    name_match: bool
+    """Whether the tool was called at all."""
+    arguments_match: bool
+    """Whether some call of the tool had exactly the gold arguments that are compared."""
+
+
+class Reward(Record):
+    """A score and everything it was made of."""
+
+    value: float
+    """Product over the judged components of ``basis``."""
+    basis: tuple[RewardType, ...] | None
+    """The components that were multiplied; None for an episode that ended too early to be scored."""
+    basis_name: str
+    """``tau2`` for the task's own basis, otherwise the name of the rule that replaced it."""
+    components: dict[RewardType, float] = {}
+    not_judged: tuple[RewardType, ...] = ()
+    """Components of the basis that need a judge and had none."""
+    action_checks: tuple[ActionCheck, ...] = ()
+    env_assertions: tuple[bool, ...] = ()
+    communicate_checks: tuple[bool, ...] = ()
+    tool_accuracy: float | None = None
+    """Share of gold actions matched; None where the task has none."""
+    reason: str | None = None
+    """Why a component could not be computed, or why nothing was."""
