@@ -63,7 +63,7 @@ class RewardConfig(Record):
     assertions by COMMUNICATE where they restate it."""
     shaping: Literal["progress", "tool_accuracy", "weighted"] | None = None
     """A denser reward for training; evaluation never uses it."""
-    weights: dict[RewardType, float] = {}
+    weights: dict[RewardType, float] = Field(default_factory=dict)
     """Weights of the components for ``weighted`` shaping."""
 
     @model_validator(mode="after")

@@ -54,18 +54,22 @@ def _parse(line: str, where: str) -> Recording:
 
 
 def execute(domain: Domain, task: Task, recording: Recording) -> Execution:
-    """Run every tool call of a recording in order; recorded tool messages are passed over."""
+    """Run every tool call of a recording in order; recorded tool messages are passed over.
+
+    The task's own message history, which opens the recording, is part of the world already.
+    """
     environment = domain.environment(task, solo=recording.solo_mode)
-    messages: list[Message] = []
+    before = len(task.message_history)
+    messages = list(recording.messages[:before])
     outputs: list[tuple[ToolCall, ToolResult]] = []
-    for message in recording.messages:
+    for message in recording.messages[before:]:
         if message.role == "tool":
             continue
         messages.append(message)
         for call in message.tool_calls or ():
             result = environment.call(call)
             outputs.append((call, result))
-            messages.append(tool_message(call, result))
+            messages.append(result.message(call))
     trajectory = Trajectory(
         task=task,
         messages=tuple(messages),
@@ -73,17 +77,6 @@ def execute(domain: Domain, task: Task, recording: Recording) -> Execution:
         solo=recording.solo_mode,
     )
     return Execution(trajectory, outputs, environment)
-
-
-def tool_message(call: ToolCall, result: ToolResult) -> Message:
-    """The message that answers a call."""
-    return Message(
-        role="tool",
-        id=call.id,
-        content=result.content,
-        requestor=call.requestor,
-        error=result.error,
-    )
 
 
 def score_recording(domain: Domain, oracle: RewardOracle, recording: Recording) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from grpo_cl.config import RolloutConfig
 from grpo_cl.domains.base import DONE, Domain, Environment, ToolSchema
-from grpo_cl.types import Message, Task, Termination, ToolCall, ToolResult, Trajectory
+from grpo_cl.types import Message, Task, Termination, ToolCall, Trajectory
 from grpo_cl.users import User, is_stop, make_user
 from grpo_cl.users.ticket import ticket
 
@@ -53,13 +53,20 @@ class ScriptedActor:
         """The first call that was not made yet, or the closing words."""
         await asyncio.sleep(0)  # lets other episodes go on, as a model that takes time would
         calls = self._calls(conversation.task)
-        said = [m for m in conversation.messages if m.role == "assistant" and m.id == "scripted"]
-        if len(said) < len(calls):
-            return _scripted_turn(calls[len(said)], number=len(said), solo=conversation.solo)
+        turn = _turns_taken(conversation)
+        if turn < len(calls):
+            return _scripted_turn(calls[turn], number=turn, solo=conversation.solo)
         if conversation.solo:
             return _calling(ToolCall(id=DONE, name=DONE))
         closing = f"{self._closing(conversation.task)} Is there anything else I can help you with?"
         return Message(role="assistant", content=closing.strip())
+
+
+def _turns_taken(conversation: Conversation) -> int:
+    before = conversation.task.message_history
+    own = conversation.messages[len(before) :]
+    greeted = not before and not conversation.solo
+    return sum(message.role == "assistant" for message in own) - greeted
 
 
 def _scripted_turn(call: ToolCall, *, number: int, solo: bool) -> Message:
@@ -68,11 +75,11 @@ def _scripted_turn(call: ToolCall, *, number: int, solo: bool) -> Message:
         return _calling(own)
     arguments = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
     request = f"Please use `{call.name}({arguments})` on your side and tell me what you see."
-    return Message(role="assistant", content=request, id="scripted")
+    return Message(role="assistant", content=request)
 
 
 def _calling(call: ToolCall) -> Message:
-    return Message(role="assistant", tool_calls=(call,), id="scripted")
+    return Message(role="assistant", tool_calls=(call,))
 
 
 class Episode:
@@ -112,8 +119,7 @@ class Episode:
         )
 
     def _open(self) -> str:
-        initial = self.task.initial_state
-        self.messages += (initial and initial.message_history) or ()
+        self.messages += self.task.message_history
         if self.solo:
             return "assistant"
         if not self.messages:
@@ -131,7 +137,7 @@ class Episode:
         """Record a message, run its calls, and say who speaks next."""
         self._steps += 1
         if message.role == "assistant" and self.solo and _calls_done(message):
-            message = Message(role="assistant", content=STOP_WORD, id=message.id)
+            message = Message(role="assistant", content=STOP_WORD)
         self.messages.append(message)
         self.termination = self._ending(message)
         if self.termination is None and message.tool_calls:
@@ -139,7 +145,7 @@ class Episode:
             for call in message.tool_calls:
                 result = self._environment.call(call)
                 self._errors += result.error
-                self.messages.append(answer(call, result))
+                self.messages.append(result.message(call))
             return message.role
         return "user" if message.role == "assistant" else "assistant"
 
@@ -181,30 +187,22 @@ def _user_sees(message: Message) -> bool:
     return message.role == "user" or not message.tool_calls
 
 
-def answer(call: ToolCall, result: ToolResult) -> Message:
-    """The tool message for a call."""
-    return Message(
-        role="tool",
-        id=call.id,
-        content=result.content,
-        requestor=call.requestor,
-        error=result.error,
-    )
+WITH_USER = (
+    "You are a customer service agent and help the user as the policy below allows. In each turn "
+    "either write to the user or call a tool, never both."
+)
+ALONE = (
+    "You are a customer service agent and work on the ticket below on your own: nobody answers "
+    "messages. Every turn is a tool call. Follow the policy. Call `done` at the end."
+)
 
 
 def system_prompt(domain: Domain, task: Task, *, solo: bool) -> str:
     """What an agent is told before the first turn."""
+    policy = f"<policy>\n{domain.policy_text(solo=solo)}\n</policy>"
     if solo:
-        role = (
-            "You are a customer service agent and work on the ticket below on your own: nobody "
-            "answers messages. Every turn is a tool call. Follow the policy. Call `done` at the end."
-        )
-        return f"{role}\n\n<policy>\n{domain.policy_text(solo=True)}\n</policy>\n\n<ticket>\n{ticket(task)}\n</ticket>"
-    role = (
-        "You are a customer service agent and help the user as the policy below allows. In each "
-        "turn either write to the user or call a tool, never both."
-    )
-    return f"{role}\n\n<policy>\n{domain.policy_text()}\n</policy>"
+        return f"{ALONE}\n\n{policy}\n\n<ticket>\n{ticket(task)}\n</ticket>"
+    return f"{WITH_USER}\n\n{policy}"
 
 
 def run_episodes(

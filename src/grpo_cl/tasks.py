@@ -20,9 +20,7 @@ FIRST_SHARE = 0.1
 class TaskDataLoader:
     """Training batches and evaluation tasks of each domain; training never sees a test id."""
 
-    def __init__(
-        self, config: GRPOConfig, *, domains: Mapping[str, Domain] | None = None
-    ) -> None:
+    def __init__(self, config: GRPOConfig, *, domains: Mapping[str, Domain] | None = None) -> None:
         self.config = config
         self.domains: dict[str, Domain] = dict(
             domains or {name: load_domain(name, config.tau2_data_dir) for name in config.task_order}

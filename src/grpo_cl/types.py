@@ -33,13 +33,6 @@ class ToolCall(Tau2Record):
     requestor: Requestor = "assistant"
 
 
-class ToolResult(Record):
-    """What the caller of a tool reads."""
-
-    content: str
-    error: bool = False
-
-
 class Message(Tau2Record):
     """One entry of a conversation, as τ²-bench records it."""
 
@@ -52,6 +45,23 @@ class Message(Tau2Record):
     """Of a tool message: who made the call."""
     error: bool = False
     """Of a tool message: whether the call failed."""
+
+
+class ToolResult(Record):
+    """What the caller of a tool reads."""
+
+    content: str
+    error: bool = False
+
+    def message(self, call: ToolCall) -> Message:
+        """The result as the message that answers ``call``."""
+        return Message(
+            role="tool",
+            id=call.id,
+            content=self.content,
+            requestor=call.requestor,
+            error=self.error,
+        )
 
 
 class RewardType(StrEnum):
@@ -173,6 +183,11 @@ class Task(Tau2Record):
         criteria = self.evaluation_criteria
         return (criteria.actions or ()) if criteria else ()
 
+    @property
+    def message_history(self) -> tuple[Message, ...]:
+        """What was said and done before the episode begins."""
+        return (self.initial_state.message_history or ()) if self.initial_state else ()
+
 
 class Termination(StrEnum):
     """Why an episode ended; only the first two are scored."""
@@ -226,7 +241,7 @@ class Reward(Record):
     value: float
     """Product over the judged components of ``basis``."""
     basis: tuple[RewardType, ...] | None
-    """The components that were multiplied; None for an episode that ended too early to be scored."""
+    """The components that were multiplied; None for an episode that ended too early."""
     basis_name: str
     """``tau2`` for the task's own basis, otherwise the name of the rule that replaced it."""
     components: dict[RewardType, float] = {}

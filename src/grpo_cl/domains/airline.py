@@ -10,11 +10,11 @@ from inspect_evals.tau2.airline.tools import all_airline_tools
 from typing_extensions import override
 
 from grpo_cl.domains.base import ToolSchema
-from grpo_cl.domains.generators import airline as generator
+from grpo_cl.domains.generators.airline import task_maker
+from grpo_cl.domains.generators.draft import TaskMaker
 from grpo_cl.domains.overlay import SharedDatabase
 from grpo_cl.domains.tau2 import Tau2Domain, Tau2Environment, fork, parse_database
 from grpo_cl.domains.toolkit import COMMON, adopt, schema
-from grpo_cl.types import Task
 
 _WRITES = (
     "book_reservation",
@@ -50,6 +50,7 @@ class AirlineDomain(Tau2Domain):
 
     name = "airline"
     folder = "airline"
+    can_generate = True
 
     @property
     @override
@@ -68,10 +69,6 @@ class AirlineDomain(Tau2Domain):
         return Tau2Environment(AirlineTools(fork(agent)), None, solo=solo)
 
     @override
-    def generate(
-        self, *, seed: int, count: int, split: str = "train", difficulty: float | None = None
-    ) -> list[Task]:
+    def task_maker(self, split: str) -> TaskMaker:
         model: Any = self.database.model
-        return generator.generate(
-            model, seed=seed, count=count, split=split, difficulty=difficulty
-        )
+        return task_maker(model, split)

@@ -8,7 +8,7 @@ from typing import Any
 import regex
 from inspect_evals.tau2.banking.BankingAgentTools import BankingAgentTools
 from inspect_evals.tau2.banking.BankingUserTools import BankingUserTools as CarrierUserTools
-from inspect_evals.tau2.banking.data_model import KnowledgeBase, TransactionalDB
+from inspect_evals.tau2.banking.data_model import GREP_TOP_K, KnowledgeBase, TransactionalDB
 from inspect_evals.tau2.banking.tools import all_banking_agent_tools, banking_grep
 from inspect_evals.tau2.banking.user_tools import all_banking_user_tools
 from inspect_evals.tau2.banking.utils import BANKING_DOCUMENTS_FILE
@@ -53,17 +53,29 @@ def _knowledge() -> KnowledgeBase:
 
 
 def grep(self: Toolkit, pattern: str) -> str:
-    """The documents that match a regular expression best."""
+    """The ten documents with the most matches of a regular expression, in full."""
     del self
+    documents = _knowledge().documents.values()
     try:
-        probe = regex.compile(pattern, regex.IGNORECASE)
-        for document in _knowledge().documents.values():
-            probe.findall(document.content, timeout=SEARCH_LIMIT_S)
-    except regex.error:
-        pass  # the carrier searches for the text itself then
+        counts = [(_matches(pattern, each.content), each) for each in documents]
     except TimeoutError as error:
         raise ToolError("The pattern takes too long to search for; use a simpler one") from error
-    return _knowledge().grep(pattern)
+    found = sorted((pair for pair in counts if pair[0]), key=lambda pair: -pair[0])[:GREP_TOP_K]
+    if not found or not pattern.strip():
+        return f"No matches found for pattern: {pattern}"
+    entries = [
+        f"{place}. {each.title}\n   ID: {each.id}\n   Score: {count:.4f}\n"
+        f"   Content: {each.content}\n"
+        for place, (count, each) in enumerate(found, 1)
+    ]
+    return "\n".join(entries)
+
+
+def _matches(pattern: str, text: str) -> int:
+    try:
+        return len(regex.findall(pattern, text, regex.IGNORECASE, timeout=SEARCH_LIMIT_S))
+    except regex.error:
+        return len(regex.findall(regex.escape(pattern), text, regex.IGNORECASE))
 
 
 def _name(make: Any) -> str:
@@ -145,9 +157,7 @@ class BankingDomain(Tau2Domain):
         def rows(table: Any) -> Any:
             return table if "data" in table else {"data": table}
 
-        return {
-            name: rows(table) for name, table in data.items() if isinstance(table, Mapping)
-        }
+        return {name: rows(table) for name, table in data.items() if isinstance(table, Mapping)}
 
     @override
     def world(

@@ -60,6 +60,9 @@ class Domain(ABC):
     """A named family of tasks that share tools and a policy."""
 
     name: str
+    without_solution: frozenset[str] = frozenset()
+    """Tasks whose gold actions do not meet their own criteria, in the reference either."""
+    can_generate: bool = False
 
     @property
     @abstractmethod
@@ -74,6 +77,10 @@ class Domain(ABC):
     @abstractmethod
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of one split, always in the same order."""
+
+    @abstractmethod
+    def has_task(self, task_id: str) -> bool:
+        """Whether the id names a task of this domain, of its files or of its generator."""
 
     @abstractmethod
     def task(self, task_id: str) -> Task:

@@ -172,6 +172,9 @@ class MockDomain(Tau2Domain):
 
     name = "mock"
     folder = "mock"
+    without_solution = frozenset(
+        {"update_task_with_history_and_env_assertions", "update_task_with_user_tools"}
+    )
 
     @property
     @override

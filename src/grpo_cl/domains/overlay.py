@@ -9,7 +9,6 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Iterator, MutableMapping
-from copy import copy
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -22,11 +21,17 @@ _DELETED = object()
 def clone(value: Any) -> Any:
     """A deep copy of records, lists and dicts; several times faster than ``copy.deepcopy``."""
     if isinstance(value, BaseModel):
-        twin = copy(value)
-        fields = twin.__dict__
-        for name, field in fields.items():
-            if isinstance(field, (BaseModel, dict, list)):
-                fields[name] = clone(field)
+        kind = type(value)
+        twin = kind.__new__(kind)
+        fields = {
+            name: clone(field) if isinstance(field, (BaseModel, dict, list)) else field
+            for name, field in value.__dict__.items()
+        }
+        # What pydantic's own copy does, without going through ``__setattr__`` and ``copy``.
+        object.__setattr__(twin, "__dict__", fields)
+        object.__setattr__(twin, "__pydantic_fields_set__", set(value.__pydantic_fields_set__))
+        object.__setattr__(twin, "__pydantic_extra__", None)
+        object.__setattr__(twin, "__pydantic_private__", None)
         return twin
     if isinstance(value, dict):
         return {key: clone(item) for key, item in value.items()}
@@ -55,8 +60,10 @@ def deep_update(base: dict[str, Any], update: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in update.items():
         old = merged.get(key)
-        both = isinstance(old, dict) and isinstance(value, dict)
-        merged[key] = deep_update(old, value) if both else value
+        if isinstance(old, dict) and isinstance(value, dict):
+            merged[key] = deep_update(old, value)
+        else:
+            merged[key] = value
     return merged
 
 

@@ -11,7 +11,8 @@ from inspect_evals.tau2.retail.tools import all_retail_tools
 from typing_extensions import override
 
 from grpo_cl.domains.base import ToolSchema
-from grpo_cl.domains.generators import retail as generator
+from grpo_cl.domains.generators.draft import TaskMaker
+from grpo_cl.domains.generators.retail import task_maker
 from grpo_cl.domains.overlay import SharedDatabase
 from grpo_cl.domains.tau2 import Tau2Domain, Tau2Environment, fork, parse_database
 from grpo_cl.domains.toolkit import (
@@ -23,7 +24,6 @@ from grpo_cl.domains.toolkit import (
     text_parameters,
 )
 from grpo_cl.errors import ToolError
-from grpo_cl.types import Task
 
 _WRITES = (
     "cancel_pending_order",
@@ -82,6 +82,7 @@ class RetailDomain(Tau2Domain):
 
     name = "retail"
     folder = "retail"
+    can_generate = True
 
     @property
     @override
@@ -100,10 +101,6 @@ class RetailDomain(Tau2Domain):
         return Tau2Environment(RetailTools(fork(agent)), None, solo=solo)
 
     @override
-    def generate(
-        self, *, seed: int, count: int, split: str = "train", difficulty: float | None = None
-    ) -> list[Task]:
+    def task_maker(self, split: str) -> TaskMaker:
         model: Any = self.database.model
-        return generator.generate(
-            model, seed=seed, count=count, split=split, difficulty=difficulty
-        )
+        return task_maker(model, split)

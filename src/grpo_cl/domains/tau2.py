@@ -3,10 +3,13 @@
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar, NamedTuple
 
 from inspect_evals.tau2.utils import TAU2_DATA_DIR
@@ -14,13 +17,14 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from grpo_cl.domains.base import DONE, Domain, Environment, State, StateHash, ToolSchema
+from grpo_cl.domains.generators.draft import TaskMaker, draw_tasks
 from grpo_cl.domains.overlay import EpisodeDatabase, SharedDatabase
 from grpo_cl.domains.toolkit import TOOL_FAILURES, Toolkit, function_schema, render
 from grpo_cl.errors import ConfigError, TaskDataError, ToolError
 from grpo_cl.types import (
     EnvAssertion,
     EnvFunctionCall,
-    InitialState,
+    RewardType,
     Task,
     ToolCall,
     ToolResult,
@@ -91,15 +95,15 @@ class Tau2Environment(Environment):
         except TOOL_FAILURES as error:
             raise TaskDataError(f"{where} with {function.arguments}: {error}") from error
 
-    def start(self, initial: InitialState | None) -> None:
+    def start(self, task: Task) -> None:
         """Bring the world to where the task begins."""
+        initial, history = task.initial_state, task.message_history
         for action in (initial and initial.initialization_actions) or ():
             self.run(action)
             self.sync()
-        for message in (initial and initial.message_history) or ():
-            for call in message.tool_calls or ():
-                if self.mutates(call):
-                    self.call(call)
+        for call in chain.from_iterable(message.tool_calls or () for message in history):
+            if self.mutates(call):
+                self.call(call)
         self.sync()
 
     @override
@@ -198,16 +202,27 @@ class Tau2Domain(Domain):
         return [self.task(task_id) for task_id in self.splits[split]]
 
     @override
+    def has_task(self, task_id: str) -> bool:
+        return task_id in self._raw_tasks or (self.can_generate and bool(_generated(task_id, self)))
+
+    @override
     def task(self, task_id: str) -> Task:
+        if task_id not in self._parsed:
+            self._parsed[task_id] = self._find(task_id)
+        return self._parsed[task_id]
+
+    def _find(self, task_id: str) -> Task:
+        made = _generated(task_id, self) if self.can_generate else None
+        if made:
+            dial = None if made["dial"] == "mix" else float(made["dial"])
+            seed, count = int(made["seed"]), int(made["index"]) + 1
+            return self.generate(seed=seed, count=count, split=made["split"], difficulty=dial)[-1]
         if task_id not in self._raw_tasks:
             raise TaskDataError(f"domain {self.name!r} has no task {task_id!r} ({self.release})")
-        if task_id not in self._parsed:
-            try:
-                raw = self._raw_tasks[task_id] | {"domain": self.name}
-                self._parsed[task_id] = Task.model_validate(raw)
-            except ValidationError as error:
-                raise TaskDataError(f"task {task_id!r} of {self.release}: {error}") from error
-        return self._parsed[task_id]
+        try:
+            return Task.model_validate(self._raw_tasks[task_id] | {"domain": self.name})
+        except ValidationError as error:
+            raise TaskDataError(f"task {task_id!r} of {self.release}: {error}") from error
 
     @override
     def environment(self, task: Task, *, solo: bool = False) -> Tau2Environment:
@@ -217,8 +232,48 @@ class Tau2Domain(Domain):
         if data and data.agent_data:
             agent = agent.updated(self.agent_data(data.agent_data))
         world = self.world(agent, data.user_data if data else None, solo=solo)
-        world.start(initial)
+        world.start(task)
         return world
+
+    def task_maker(self, split: str) -> TaskMaker:
+        """What draws generated tasks, in a domain that can."""
+        raise ConfigError(f"domain {self.name!r} has no task generator")
+
+    @override
+    def generate(
+        self, *, seed: int, count: int, split: str = "train", difficulty: float | None = None
+    ) -> list[Task]:
+        make = self.task_maker(split)
+
+        def make_sound(rng: Random, level: float) -> Task | None:
+            task = make(rng, level)
+            return task if task is not None and self.is_sound(task) else None
+
+        tasks = draw_tasks(
+            make_sound,
+            name=f"{self.folder}-gen",
+            seed=seed,
+            count=count,
+            split=split,
+            difficulty=difficulty,
+        )
+        return [task.model_copy(update={"domain": self.name}) for task in tasks]
+
+    def is_sound(self, task: Task) -> bool:
+        """Whether the gold actions run without error and solve what doing nothing does not.
+
+        A refusal is sound if its gold actions leave the world as it was.
+        """
+        criteria = task.evaluation_criteria
+        assert criteria is not None
+        world = self.environment(task)
+        assertions = criteria.env_assertions or ()
+        idle = RewardType.ACTION not in criteria.reward_basis and all(map(world.holds, assertions))
+        if any(world.call(action.call).error for action in task.gold_actions):
+            return False
+        if RewardType.DB in criteria.reward_basis:
+            return task.is_refusal == (not world.state().agent)
+        return not idle and all(map(world.holds, assertions))
 
     def agent_data(self, data: dict[str, Any]) -> dict[str, Any]:
         """The initial changes of a task in the shape of the database."""
@@ -227,6 +282,13 @@ class Tau2Domain(Domain):
     def read(self, stem: str) -> str:
         """A policy text of the source, without the newline that some releases end it with."""
         return _read(self.source.directory, stem).decode().rstrip("\n")
+
+
+def _generated(task_id: str, domain: Tau2Domain) -> re.Match[str] | None:
+    pattern = (
+        rf"{domain.folder}-gen-(?P<split>\w+)-(?P<seed>-?\d+)-(?P<dial>mix|[\d.e-]+)-(?P<index>\d+)"
+    )
+    return re.fullmatch(pattern, task_id)
 
 
 def find_source(folder: str, data_dir: Path | None) -> Source:
@@ -259,5 +321,7 @@ def _read(directory: Path, stem: str) -> bytes:
     for suffix in (".json", ".json.gz", ".md", ".txt"):
         path = directory / f"{stem}{suffix}"
         if path.exists():
-            return gzip.decompress(path.read_bytes()) if suffix.endswith("gz") else path.read_bytes()
+            return (
+                gzip.decompress(path.read_bytes()) if suffix.endswith("gz") else path.read_bytes()
+            )
     raise FileNotFoundError(f"no {stem} file in {directory}")

@@ -15,12 +15,12 @@ from inspect_evals.tau2.utils import TAU2_DATA_DIR
 from typing_extensions import override
 
 from grpo_cl.domains.base import ToolSchema
-from grpo_cl.domains.generators import telecom as generator
+from grpo_cl.domains.generators.draft import TaskMaker
+from grpo_cl.domains.generators.telecom import task_maker
 from grpo_cl.domains.overlay import SharedDatabase
 from grpo_cl.domains.tau2 import Tau2Domain, Tau2Environment, fork
 from grpo_cl.domains.toolkit import Toolkit, adopt, schema
 from grpo_cl.errors import ToolError
-from grpo_cl.types import Task
 
 _WRITES = (
     "disable_roaming",
@@ -49,7 +49,7 @@ _USER_WRITES = (
 )
 
 
-def get_details_by_id(self: Any, id: str) -> Any:  # noqa: A002  # the reference's argument
+def get_details_by_id(self: Any, id: str) -> Any:  # the reference's argument
     """The record itself: its numbers stay numbers when it is shown."""
     finders = {
         "L": self._get_line_by_id,
@@ -123,6 +123,7 @@ class TelecomDomain(Tau2Domain):
 
     name = "telecom"
     folder = "telecom"
+    can_generate = True
     manual = "tech_support_manual"
     solo_manual = "tech_support_manual"
 
@@ -162,14 +163,9 @@ class TelecomDomain(Tau2Domain):
         )
 
     @override
-    def generate(
-        self, *, seed: int, count: int, split: str = "train", difficulty: float | None = None
-    ) -> list[Task]:
+    def task_maker(self, split: str) -> TaskMaker:
         model: Any = self.database.model
-        tasks = generator.generate(
-            model, seed=seed, count=count, split=split, difficulty=difficulty
-        )
-        return [task.model_copy(update={"domain": self.name}) for task in tasks]
+        return task_maker(model, split)
 
 
 class TelecomWorkflowDomain(TelecomDomain):

@@ -84,7 +84,7 @@ def adopt(
     members["tools"] = frozenset(tools)
     members["writes"] = frozenset(writes)
     members["state"] = {
-        field: lambda info=info: info.get_default(call_default_factory=True)  # type: ignore[misc]
+        field: lambda info=info: info.get_default(call_default_factory=True)
         for field, info in source.model_fields.items()
         if field not in {"db", "store", "instance", "initialized"}
     }

@@ -19,7 +19,7 @@ def replay(
     if solo and any(message.role == "user" for message in messages):
         raise TaskDataError("a user speaks in a solo episode")
     environment = domain.environment(task, solo=solo)
-    for call, answer in _answered(messages):
+    for call, answer in _answered(messages[len(task.message_history) :]):
         if not environment.mutates(call):
             continue
         again = environment.call(call).content
@@ -68,8 +68,10 @@ def gold_state(domain: Domain, task: Task) -> State:
 
 
 def matches(action: Action, call: ToolCall) -> bool:
-    """Whether a call counts as the action: unless told otherwise, only the call's own arguments
-    are compared, so a call that leaves some out still counts; who made it never matters.
+    """Whether a call counts as the action, in the reference's lenient way.
+
+    Unless the action says which, only the arguments that the call has are compared, so a call that
+    leaves some out still counts; who made it never matters.
     """
     if call.name != action.name:
         return False

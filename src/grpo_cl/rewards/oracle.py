@@ -8,8 +8,15 @@ from typing import Literal, Protocol
 from grpo_cl.domains.base import Domain, State
 from grpo_cl.errors import TaskDataError
 from grpo_cl.rewards.criteria import check_actions, check_communication, gold_state, replay
-from grpo_cl.types import EvaluationCriteria, Message, Reward, RewardType, Task, Termination, Trajectory
-
+from grpo_cl.types import (
+    EvaluationCriteria,
+    Message,
+    Reward,
+    RewardType,
+    Task,
+    Termination,
+    Trajectory,
+)
 
 SCORED = frozenset({Termination.AGENT_STOP, Termination.USER_STOP})
 """An episode that ended in any other way is worth nothing, whatever its components say."""

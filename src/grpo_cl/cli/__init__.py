@@ -1,0 +1,121 @@
+"""The command line: parse, call one function, print its result.
+
+Commands import what they need when they run, so that help and mistakes are answered at once.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from grpo_cl.errors import GRPOCLError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except GRPOCLError as error:
+        print(f"grpo-cl: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0  # the reader of our output had enough
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options, allow_abbrev=False)  # type: ignore[arg-type]
+
+    def add(self, *names: str, **options: object) -> None:
+        """An option that may be spelled with dashes too."""
+        dashed = [name.replace("_", "-") for name in names if "_" in name.lstrip("-")]
+        self.add_argument(*names, *dashed, **options)  # type: ignore[arg-type]
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="grpo-cl", description="Train tool-using agents on a sequence of domains."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    _add_tasks(commands.add_parser("tasks", help="list, show, check or generate tasks"))
+    _add_play(commands.add_parser("play", help="play a task by hand, or watch scripted episodes"))
+    _add_score(commands.add_parser("score", help="execute and score recorded trajectories"))
+    return parser
+
+
+def _data_dir(parser: _Parser) -> None:
+    parser.add(
+        "--tau2_data_dir",
+        type=Path,
+        metavar="DIR",
+        help="a τ²-bench checkout whose tasks replace the installed ones "
+        "(default: $GRPO_CL_TAU2_DATA_DIR)",
+    )
+
+
+def _shared(parser: _Parser, *, split: str | None) -> None:
+    parser.add("--domain", nargs="+", default=["all"], metavar="NAME", help="domains, or 'all'")
+    parser.add("--split", default=split, metavar="NAME", help=f"default: {split or 'every split'}")
+    parser.add("--json", action="store_true", help="print JSON, one object per line")
+    _data_dir(parser)
+
+
+def _dials(parser: _Parser) -> None:
+    parser.add("--seed", type=int, default=0)
+    parser.add("--difficulty", type=float, metavar="0..1", help="default: a mixture of all")
+
+
+def _add_tasks(parser: _Parser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="VERB", parser_class=_Parser)
+    listing = verbs.add_parser("list", help="the tasks of a split, a line each")
+    _shared(listing, split="test")
+    listing.set_defaults(run=_command("tasks", "list_tasks"))
+    show = verbs.add_parser("show", help="one task as people or programs read it")
+    show.add_argument("task", help="a task id; generated tasks have ids too")
+    _shared(show, split=None)
+    show.set_defaults(run=_command("tasks", "show_task"))
+    check = verbs.add_parser("check", help="play every task's solution, nothing, and a transfer")
+    _shared(check, split=None)
+    check.add("--generated", type=int, default=0, metavar="N", help="check N generated tasks too")
+    _dials(check)
+    check.set_defaults(run=_command("tasks", "check_tasks"))
+    generate = verbs.add_parser("generate", help="make verified tasks, as a τ² task file")
+    _shared(generate, split="train")
+    generate.add("--count", type=int, default=100)
+    _dials(generate)
+    generate.add("--out", type=Path, metavar="FILE", help="default: standard output")
+    generate.set_defaults(run=_command("tasks", "generate_tasks"))
+
+
+def _add_play(parser: _Parser) -> None:
+    _shared(parser, split="test")
+    parser.add("--task", metavar="ID", help="default: the first of the split")
+    parser.add("--user", default="scripted", help="who talks to the agent (scripted, solo)")
+    parser.add("--scripted", action="store_true", help="watch the gold solution being played")
+    parser.add("--count", type=int, metavar="N", help="play N tasks of each domain, show scores")
+    parser.add("--max_turns", type=int, metavar="N", help="limit of the agent's replies")
+    parser.set_defaults(run=_command("play", "play"))
+
+
+def _add_score(parser: _Parser) -> None:
+    parser.add_argument("file", type=Path, help="one recording per line")
+    parser.add(
+        "--basis",
+        choices=("tau2", "judge_free"),
+        default="tau2",
+        help="judge_free replaces natural-language assertions by COMMUNICATE",
+    )
+    _data_dir(parser)
+    parser.set_defaults(run=_command("score", "score"))
+
+
+def _command(module: str, name: str):  # noqa: ANN202
+    def run(arguments: argparse.Namespace) -> int:
+        from importlib import import_module
+
+        return getattr(import_module(f"grpo_cl.cli.{module}"), name)(arguments)
+
+    return run

@@ -1,0 +1,1 @@
+"""Procedural tasks over the real databases."""

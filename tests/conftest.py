@@ -1,0 +1,41 @@
+"""Domains are loaded once; reference data beside the checkout is used where it is present."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grpo_cl.domains import Domain, load_domain
+
+SHARED = Path(__file__).parent.parent.parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def domain() -> Callable[[str], Domain]:
+    loaded: dict[str, Domain] = {}
+
+    def get(name: str) -> Domain:
+        if name not in loaded:
+            loaded[name] = load_domain(name)
+        return loaded[name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def tau2_data() -> Path:
+    """Current τ² task files, as a user with a checkout has them."""
+    path = Path(os.environ.get("GRPO_CL_TAU2_DATA_DIR", SHARED / "tau2_data"))
+    if not path.is_dir():
+        pytest.skip(f"no current τ² task files at {path}; set GRPO_CL_TAU2_DATA_DIR")
+    return path
+
+
+@pytest.fixture(scope="session")
+def vectors() -> Path:
+    """Trajectories with the reference evaluators' results."""
+    path = SHARED / "vectors" / "oracle_public.jsonl"
+    if not path.exists():
+        pytest.skip(f"no reference vectors at {path}")
+    return path

@@ -1,0 +1,268 @@
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grpo_cl.domains import DOMAINS, load_domain
+from grpo_cl.domains.base import State
+from grpo_cl.domains.tau2 import Tau2Domain
+from grpo_cl.errors import ConfigError, TaskDataError
+from grpo_cl.types import ToolCall
+
+GetDomain = Callable[[str], Tau2Domain]
+
+SPLITS = {
+    "airline": {"train": 30, "test": 20, "base": 50},
+    "retail": {"train": 74, "test": 40, "base": 114},
+    "telecom": {"train": 74, "test": 40, "base": 114, "small": 20, "full": 2285},
+    "mock": {"base": 9},
+    "banking_knowledge": {"base": 97},
+}
+TOOLS = {"airline": 14, "retail": 16, "telecom": 13, "mock": 4, "banking_knowledge": 15}
+
+
+def call(name: str, requestor: str = "assistant", /, **arguments: object) -> ToolCall:
+    return ToolCall.model_validate(
+        {"id": "1", "name": name, "arguments": arguments, "requestor": requestor}
+    )
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_splits_have_the_sizes_of_the_reference(domain: GetDomain, name: str) -> None:
+    assert {split: len(ids) for split, ids in domain(name).splits.items()} == SPLITS[name]
+
+
+@pytest.mark.parametrize("name", ["airline", "retail", "telecom"])
+def test_train_and_test_share_no_task(domain: GetDomain, name: str) -> None:
+    splits = domain(name).splits
+    assert not set(splits["train"]) & set(splits["test"])
+    assert set(splits["train"]) | set(splits["test"]) == set(splits["base"])
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_every_schema_names_a_tool_that_exists_and_every_tool_has_a_schema(
+    domain: GetDomain, name: str
+) -> None:
+    world = domain(name).environment(domain(name).tasks("base")[0])
+    agent = {tool["function"]["name"] for tool in domain(name).tools()}
+    user = {tool["function"]["name"] for tool in domain(name).user_tools}
+    assert agent == world.tools.tools
+    assert user == (world.user_tools.tools if world.user_tools else set())
+    solo = {tool["function"]["name"] for tool in domain(name).tools(solo=True)}
+    assert solo == agent | user | {"done"}
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_tool_counts_are_those_of_the_reference(domain: GetDomain, name: str) -> None:
+    assert len(domain(name).tools()) == TOOLS[name]
+
+
+def test_policies_have_the_lengths_of_the_reference(domain: GetDomain) -> None:
+    lengths = {name: len(domain(name).policy_text()) for name in ("airline", "retail", "telecom")}
+    # Up to the newline at the end of a file, and the four tags around telecom's two parts.
+    assert lengths["airline"] == pytest.approx(7676, abs=2)
+    assert lengths["retail"] == pytest.approx(6699, abs=2)
+    assert lengths["telecom"] == pytest.approx(23318, abs=80)
+    solo = len(domain("telecom").policy_text(solo=True))
+    assert solo == pytest.approx(22819, abs=80)
+    workflow = domain("telecom-workflow")
+    assert workflow.policy_text() != domain("telecom").policy_text()
+
+
+def test_an_unknown_domain_is_answered_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'telecom'"):
+        load_domain("telcom")
+
+
+def test_an_unknown_split_or_task_says_what_there_is(domain: GetDomain) -> None:
+    with pytest.raises(ConfigError, match="known: base, test, train"):
+        domain("airline").tasks("dev")
+    with pytest.raises(TaskDataError, match="no task 'x'"):
+        domain("airline").task("x")
+
+
+def test_current_tasks_are_read_from_a_checkout_and_the_release_says_so(tau2_data: Path) -> None:
+    first, current = load_domain("airline"), load_domain("airline", tau2_data)
+    assert first.release.startswith("inspect-evals 0.26.0")
+    assert current.release.startswith("tau2_data_dir")
+    assert first.task("2").gold_actions != current.task("2").gold_actions
+    assert len(load_domain("mock", tau2_data).tasks("base")) == 10
+    assert load_domain("telecom", tau2_data).release.startswith("inspect-evals")
+
+
+def test_a_checkout_may_be_given_by_its_root(tau2_data: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "tau2").symlink_to(tau2_data)
+    assert load_domain("retail", tmp_path).release == load_domain("retail", tau2_data).release
+
+
+def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no 'domains' folder"):
+        load_domain("airline", tmp_path)
+
+
+def test_a_task_file_that_breaks_the_model_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "domains" / "airline"
+    folder.mkdir(parents=True)
+    (folder / "tasks.json").write_text(json.dumps([{"id": "1"}]))
+    with pytest.raises(TaskDataError, match="task '1' of tau2_data_dir"):
+        load_domain("airline", tmp_path).tasks("base")
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "text"),
+    [
+        ("airline", call("refund_customer"), "Error: Tool 'refund_customer' not found."),
+        ("airline", call("_get_user", user_id="x"), "Error: Tool '_get_user' not found."),
+        ("airline", call("initialize"), "Error: Tool 'initialize' not found."),
+        (
+            "airline",
+            call("cancel_reservation"),
+            "Error: AirlineTools.cancel_reservation() missing 1 required positional argument: "
+            "'reservation_id'",
+        ),
+        (
+            "airline",
+            call("get_reservation_details", reservation_id="X", note="n"),
+            "Error: AirlineTools.get_reservation_details() got an unexpected keyword argument "
+            "'note'",
+        ),
+        ("airline", call("get_user_details", "user"), "Error: User tools not available"),
+        ("airline", call("calculate", expression="1/0"), "Error: division by zero"),
+        ("retail", call("get_order_details", order_id="#W0"), "Error: Order not found"),
+        ("retail", call("get_item_details", item_id="0"), "Error: Item not found"),
+        ("telecom", call("reboot_device"), "Error: Tool 'reboot_device' not found."),
+        (
+            "telecom",
+            call("get_details_by_id", id="X1"),
+            "Error: Unknown ID format or type: X1",
+        ),
+    ],
+)
+def test_a_wrong_call_is_answered_as_the_reference_does(
+    domain: GetDomain, name: str, made: ToolCall, text: str
+) -> None:
+    world = domain(name).environment(domain(name).tasks("base")[0])
+    before = world.state()
+    result = world.call(made)
+    assert (result.content, result.error) == (text, True)
+    assert world.state() == before
+
+
+@pytest.mark.parametrize(
+    "value", [None, 5, [], {}, "", [[1]], {"a": None}, True, 1e308, "x" * 5000]
+)
+@pytest.mark.parametrize("name", ["airline", "retail", "telecom", "mock", "banking_knowledge"])
+def test_no_value_of_any_argument_of_any_tool_escapes_as_an_exception(
+    domain: GetDomain, name: str, value: object
+) -> None:
+    here = domain(name)
+    world = here.environment(here.tasks("base")[0], solo=True)
+    for tool in here.tools(solo=True):
+        function = tool["function"]
+        arguments = dict.fromkeys(function["parameters"]["properties"], value)
+        result = world.call(call(function["name"], **arguments))
+        assert isinstance(result.content, str)
+
+
+def test_numbers_beside_a_record_become_text_and_inside_it_stay_numbers(domain: GetDomain) -> None:
+    telecom = domain("telecom")
+    world = telecom.environment(telecom.tasks("small")[0])
+    refuel = call("refuel_data", customer_id="C1001", line_id="L1002", gb_amount=2.0)
+    assert json.loads(world.call(refuel).content)["charge"] == "4.0"
+    plan = json.loads(world.call(call("get_details_by_id", id="P1002")).content)
+    assert isinstance(plan["price_per_month"], float)
+
+
+def test_one_episode_never_sees_another(domain: GetDomain) -> None:
+    airline = domain("airline")
+    task = airline.tasks("base")[0]
+    one, other = airline.environment(task), airline.environment(task)
+    one.call(call("cancel_reservation", reservation_id="Z7GOZK"))
+    assert one.state().agent
+    assert other.state() == State({}, {})
+    assert (
+        '"status": null'
+        in other.call(call("get_reservation_details", reservation_id="Z7GOZK")).content
+    )
+
+
+def test_a_broken_vpn_does_not_leak_into_the_next_episode(domain: GetDomain) -> None:
+    telecom = domain("telecom")
+    broken = next(task for task in telecom.tasks("full") if "bad_vpn" in task.id)
+    clean = next(task for task in telecom.tasks("full") if "bad_vpn" not in task.id)
+    telecom.environment(broken)
+    world = telecom.environment(clean)
+    world.call(call("connect_vpn", "user"))
+    assert "excellent" in world.call(call("check_vpn_status", "user")).content.lower()
+
+
+def test_a_new_bill_gets_the_same_id_every_time(domain: GetDomain) -> None:
+    telecom = domain("telecom")
+    task = telecom.tasks("small")[0]
+    hashes = set()
+    for _ in range(2):
+        world = telecom.environment(task)
+        refuel = call("refuel_data", customer_id="C1002", line_id="L1004", gb_amount=1.0)
+        assert not world.call(refuel).error
+        hashes.add(world.state_hash())
+    assert len(hashes) == 1
+
+
+def test_alone_the_agent_uses_the_phone_itself(domain: GetDomain) -> None:
+    telecom = domain("telecom")
+    world = telecom.environment(telecom.tasks("small")[0], solo=True)
+    assert not world.call(call("check_status_bar")).error
+
+
+def test_sides_are_kept_in_step_after_every_call(domain: GetDomain) -> None:
+    telecom = domain("telecom")
+    task = next(task for task in telecom.tasks("small") if "roaming" in task.id)
+    world = telecom.environment(task)
+    world.call(call("enable_roaming", customer_id="C1001", line_id="L1002"))
+    assert world.user_tools is not None
+    assert world.user_tools.db.surroundings.roaming_allowed is True
+
+
+def test_initial_data_is_merged_into_this_task_alone(domain: GetDomain) -> None:
+    mock = domain("mock")
+    world = mock.environment(mock.task("update_task_with_initialization_data"))
+    assert "task_2" in world.tools.db.tasks
+    plain = mock.environment(mock.task("update_task_1"))
+    assert "task_2" not in plain.tools.db.tasks
+
+
+def test_a_message_history_is_part_of_the_world(domain: GetDomain) -> None:
+    mock = domain("mock")
+    world = mock.environment(mock.task("update_task_with_message_history"))
+    assert "task_2" in world.tools.db.tasks
+
+
+def test_a_pattern_that_backtracks_for_ever_is_refused(domain: GetDomain) -> None:
+    banking = domain("banking_knowledge")
+    world = banking.environment(banking.tasks("base")[0])
+    assert "takes too long" in world.call(call("grep", pattern=r"(?:\w|\w\w)+#")).content
+    assert "ID:" in world.call(call("grep", pattern="credit card")).content
+    assert not world.call(call("grep", pattern="[unclosed")).error
+
+
+def test_loading_a_database_leaves_no_file_behind(tmp_path: Path) -> None:
+    code = (
+        "from grpo_cl.domains import load_domain\n"
+        "for name in ('airline', 'retail'):\n"
+        "    domain = load_domain(name)\n"
+        "    domain.environment(domain.tasks('base')[0])\n"
+    )
+    environment = {"TMPDIR": str(tmp_path), "PATH": "", "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".json"]
+
+
+def test_temporary_files_would_be_seen() -> None:
+    """The test above can fail: a file made by ``tempfile`` lands where it looks."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        assert Path(file.name).parent == Path(tempfile.gettempdir())
