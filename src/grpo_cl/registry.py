@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from grpo_cl.errors import ConfigError
@@ -21,8 +22,12 @@ def pick(table: Mapping[str, T], name: str, kind: str) -> T:
 
 def with_plugins(table: Mapping[str, T], group: str) -> dict[str, T]:
     """``table`` and what installed packages add to ``group``, each loaded when it is called."""
+    return {**_plugins(group), **table}
 
-    def deferred(entry: Any) -> Any:
+
+@cache  # looking through the installed packages takes milliseconds
+def _plugins(group: str) -> dict[str, Any]:
+    def deferred(entry: EntryPoint) -> Any:
         return lambda *args, **options: entry.load()(*args, **options)
 
-    return {entry.name: deferred(entry) for entry in entry_points(group=group)} | dict(table)
+    return {entry.name: deferred(entry) for entry in entry_points(group=group)}

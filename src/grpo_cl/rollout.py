@@ -13,11 +13,11 @@ from typing import NamedTuple, Protocol
 from grpo_cl.config import RolloutConfig
 from grpo_cl.domains.base import DONE, Domain, Environment, ToolSchema
 from grpo_cl.types import Message, Task, Termination, ToolCall, Trajectory
-from grpo_cl.users import User, is_stop, make_user
+from grpo_cl.users import make_user
+from grpo_cl.users.base import STOP, User, is_stop
 from grpo_cl.users.ticket import ticket
 
 GREETING = "Hi! How can I help you today?"
-STOP_WORD = "###STOP###"
 
 
 class Conversation(NamedTuple):
@@ -137,7 +137,7 @@ class Episode:
         """Record a message, run its calls, and say who speaks next."""
         self._steps += 1
         if message.role == "assistant" and self.solo and _calls_done(message):
-            message = Message(role="assistant", content=STOP_WORD)
+            message = Message(role="assistant", content=STOP)
         self.messages.append(message)
         self.termination = self._ending(message)
         if self.termination is None and message.tool_calls:
@@ -154,7 +154,7 @@ class Episode:
             if not message.content and not message.tool_calls:
                 return Termination.USER_ERROR
             return Termination.USER_STOP if is_stop(message) else None
-        if self.solo and message.content == STOP_WORD and not message.tool_calls:
+        if self.solo and message.content == STOP and not message.tool_calls:
             return Termination.AGENT_STOP
         empty = not message.content and not message.tool_calls
         mute = self.solo and not message.tool_calls  # nobody hears what is said alone

@@ -85,7 +85,8 @@ class RewardOracle:
         if trajectory.termination in SCORED:
             return reward
         reason = f"the episode ended by {trajectory.termination}"
-        return reward.model_copy(update={"value": 0.0, "basis": None, "reason": reason})
+        unscored = {"value": 0.0, "basis": None, "not_judged": (), "reason": reason}
+        return reward.model_copy(update=unscored)
 
     def _judged(
         self, trajectory: Trajectory, criteria: EvaluationCriteria, evaluation: EvaluationType
