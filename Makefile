@@ -18,7 +18,7 @@ demo: setup
 	$(BIN)/grpo-cl play --scripted --count 12 --domain airline retail telecom
 
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest -m ""
 
 lint: setup
 	$(BIN)/ruff format --check .
