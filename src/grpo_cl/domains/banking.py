@@ -25,6 +25,9 @@ from grpo_cl.errors import ToolError
 SEARCH_LIMIT_S = 1.0
 """A pattern may backtrack for ever; one that needs longer over all documents is refused."""
 
+LONGEST_PATTERN = 200
+"""The search cannot be interrupted inside a long literal, which may take minutes."""
+
 _PREFIX = "banking_"
 _READS = frozenset(
     {
@@ -56,6 +59,8 @@ def _knowledge() -> KnowledgeBase:
 def grep(self: Toolkit, pattern: str) -> str:
     """The ten documents with the most matches of a regular expression, in full."""
     del self
+    if len(pattern) > LONGEST_PATTERN:
+        raise ToolError(f"The pattern is longer than {LONGEST_PATTERN} characters")
     documents = _knowledge().documents.values()
     end = time.monotonic() + SEARCH_LIMIT_S
     try:
