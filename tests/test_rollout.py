@@ -8,9 +8,10 @@ from grpo_cl.domains import Domain
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.rollout import (
     GREETING,
-    Conversation,
     Episode,
+    Scene,
     ScriptedActor,
+    ScriptedAgent,
     run_episodes,
     system_prompt,
 )
@@ -19,6 +20,7 @@ from grpo_cl.users.base import User
 
 GetDomain = Callable[[str], Domain]
 SOLO = RolloutConfig(user="solo")
+SCRIPTED = RolloutConfig(user="scripted")
 
 
 class Says:
@@ -32,8 +34,11 @@ class Says:
         self.seen.append(seen)
         return self.messages[min(len(self.seen), len(self.messages)) - 1]
 
-    async def act(self, conversation: Conversation) -> Message:
-        return self.next(conversation.messages)
+    async def act(self, messages: Sequence[Message]) -> Message:
+        return self.next(list(messages))
+
+    def trace(self) -> None:
+        return None
 
 
 class SaysAsUser(Says, User):
@@ -68,7 +73,7 @@ def play(
     task = domain.task(task_id)
     config = RolloutConfig.model_validate(limits)
     episode = Episode(task, domain.environment(task, solo=other is None), other, config)
-    return asyncio.run(episode.play(actor, domain.tools(solo=other is None)))
+    return asyncio.run(episode.play(actor))
 
 
 def test_the_agent_greets_and_the_user_answers_first(domain: GetDomain) -> None:
@@ -209,7 +214,7 @@ def test_the_gold_solution_of_generated_tasks_works_with_a_scripted_user(
     tasks = domain(name).generate(seed=1, count=50)
     oracle = RewardOracle({name: domain(name)})
     actor = ScriptedActor(gold, closing=told)
-    played = run_episodes(actor, {name: domain(name)}, tasks, RolloutConfig())
+    played = run_episodes(actor, {name: domain(name)}, tasks, SCRIPTED)
     assert [oracle.score(trajectory).value for trajectory in played] == [1.0] * 50
 
 
@@ -218,9 +223,9 @@ def test_a_thousand_interleaved_episodes_end_as_they_do_one_by_one(domain: GetDo
     domains = {name: domain(name) for name in names}
     tasks = [task for name in names for task in domain(name).tasks("test")] * 10
     actor = ScriptedActor(gold, closing=told)
-    together = run_episodes(actor, domains, tasks, RolloutConfig())
+    together = run_episodes(actor, domains, tasks, SCRIPTED)
     assert len(together) == 1000
-    alone = [run_episodes(actor, domains, [task], RolloutConfig())[0] for task in tasks[:100]]
+    alone = [run_episodes(actor, domains, [task], SCRIPTED)[0] for task in tasks[:100]]
     for index, trajectory in enumerate(together):
         assert trajectory.messages == alone[index % 100].messages
 
@@ -228,13 +233,21 @@ def test_a_thousand_interleaved_episodes_end_as_they_do_one_by_one(domain: GetDo
 def test_episodes_really_take_turns(domain: GetDomain) -> None:
     order: list[str] = []
 
-    class Watching(ScriptedActor):
-        async def act(self, conversation: Conversation) -> Message:
-            order.append(conversation.task.id)
-            return await super().act(conversation)
+    class Watched(ScriptedAgent):
+        def __init__(self, task: Task) -> None:
+            super().__init__(gold(task), "", solo=True)
+            self.task = task
+
+        async def act(self, messages: Sequence[Message]) -> Message:
+            order.append(self.task.id)
+            return await super().act(messages)
+
+    class Watching:
+        def join(self, scene: Scene) -> Watched:
+            return Watched(scene.task)
 
     tasks = domain("retail").tasks("test")[:3]
-    run_episodes(Watching(gold), {"retail": domain("retail")}, tasks, SOLO)
+    run_episodes(Watching(), {"retail": domain("retail")}, tasks, SOLO)
     assert order[:6] == [task.id for task in tasks] * 2
 
 

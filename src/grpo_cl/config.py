@@ -43,8 +43,10 @@ class TasksConfig(Record):
 class RolloutConfig(Record):
     """How an episode is played."""
 
-    user: str = "scripted"
+    user: str = "solo"
     """Who talks to the agent."""
+    prompt: Literal["full", "compact"] = "full"
+    """``compact`` leaves policy and tool schemas out, for policies that were taught them."""
     max_turns: PositiveInt | None = None
     """Replies of the agent; None leaves the limit to ``max_steps``."""
     max_steps: PositiveInt = 200
@@ -53,6 +55,77 @@ class RolloutConfig(Record):
     """Failed tool calls over the whole episode, the user's too."""
     timeout_s: PositiveFloat | None = None
     """Wall-clock limit of one episode; a limit that is reached makes a run irreproducible."""
+
+
+class SamplingConfig(Record):
+    """How the policy writes, besides ``temperature`` and ``max_new_tokens``."""
+
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_context: PositiveInt | None = None
+    """Tokens of a whole episode; None takes the model's own limit."""
+    slots: PositiveInt = 64
+    """Episodes decoded at once; more wait for a free place."""
+    dialect: Literal["auto", "hermes", "llama", "mistral", "json", "compact"] = "auto"
+    """How tool calls are written; ``auto`` asks the chat template."""
+
+
+class LossConfig(Record):
+    """The objective. Formulas in docs/grpo.md."""
+
+    kind: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] = "dapo"
+    epsilon_low: PositiveFloat = 0.2
+    epsilon_high: PositiveFloat = 0.28
+    advantage: Literal["mean", "std", "leave_one_out"] = "mean"
+    """Baseline of a group: its mean, its mean and spread, or the mean of the others."""
+    per_action: bool = False
+    """Credit a reply with the discounted reward that follows it, not with the episode's whole."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    updates_per_batch: PositiveInt = 1
+    importance_cap: PositiveFloat | None = 2.0
+    """Truncates the trainer/sampler probability ratio of a token; None leaves it out."""
+    zero_variance: Literal["skip", "resample"] = "skip"
+    """What to do with groups whose rewards are all equal; they are counted either way."""
+    max_resamples: NonNegativeInt = 2
+    overlong: Literal["keep", "mask"] = "keep"
+    """Whether a reply that was cut off is learned from."""
+
+
+class LoraConfig(Record):
+    """Low-rank adapters; rank 0 trains all weights."""
+
+    r: NonNegativeInt = 0
+    alpha: PositiveInt = 32
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    targets: tuple[str, ...] = ("all-linear",)
+
+
+class OptimizerConfig(Record):
+    """AdamW and its schedule."""
+
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    warmup_steps: NonNegativeInt = 0
+    micro_batch_tokens: PositiveInt = 16384
+    """Tokens, padding included, of one forward and backward pass."""
+
+
+class EvaluationConfig(Record):
+    """How a policy is measured."""
+
+    trials: PositiveInt = 1
+    """Plays per task; with one trial the policy writes greedily."""
+    max_tasks: PositiveInt | None = None
+    generated: NonNegativeInt = 0
+    """Measure on this many generated test tasks instead of the split."""
+
+
+class LoggingConfig(Record):
+    """Where numbers go besides the run directory."""
+
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ("tensorboard",)
+    keep_checkpoints: PositiveInt = 2
+    save_interval: PositiveInt = 10
+    """Steps between checkpoints within a stage."""
 
 
 class RewardConfig(Record):
@@ -74,23 +147,70 @@ class RewardConfig(Record):
 
 
 class GRPOConfig(Record):
-    """One run: a sequence of domains learned one after another."""
+    """One run: a sequence of domains learned one after another with GRPO."""
 
+    model_name_or_path: str = "Qwen/Qwen2.5-7B-Instruct"
+    """A Hugging Face id, a local path, a GGUF file, or ``tiny`` for the embedded policy."""
+    model_dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    gradient_checkpointing: bool = False
+    flash_attention: bool = False
+    temperature: Annotated[float, Field(ge=0)] = 0.7
+    max_new_tokens: PositiveInt = 2048
+    """Tokens of one reply."""
+    num_samples_per_prompt: Annotated[int, Field(ge=2)] = 4
+    """Episodes per task; the group is the baseline, so one is never enough."""
+    kl_coef: Annotated[float, Field(ge=0)] = 0.1
+    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    batch_size_per_gpu: PositiveInt = 4
+    """Tasks of one accumulation step on one process."""
+    gradient_accumulation_steps: PositiveInt = 2
+    num_steps_per_task: PositiveInt = 100
+    """Policy updates per domain."""
+    learning_rate: PositiveFloat = 1e-6
+    max_grad_norm: PositiveFloat = 1.0
+    cl_algorithm: str = "sequential"
+    replay_buffer_size: PositiveInt = 1000
+    """Trajectories kept per domain."""
+    replay_ratio: Annotated[float, Field(ge=0)] = 0.2
+    """Replayed tasks per new task, for algorithms that replay."""
     task_order: Annotated[tuple[str, ...], Field(min_length=1)] = ("airline", "retail", "telecom")
     """Domains in the order they are learned."""
     max_tasks_per_domain: PositiveInt | None = None
     """Training tasks kept of each domain."""
     train_split: Annotated[float, Field(gt=0, lt=1)] = 0.8
     """Share of training tasks in a domain that has no split of its own."""
+    eval_interval: PositiveInt | None = None
+    """Steps between evaluations of the current domain within a stage; None for none."""
+    log_dir: Path = Path("runs/default")
+    wandb_project: str | None = None
+    resume_from: Path | None = None
+    """A checkpoint, or a run directory whose last good checkpoint is taken."""
     tau2_data_dir: Path | None = Field(default_factory=default_data_dir)
     """A τ²-bench checkout, or its data/tau2 folder, whose tasks replace the installed ones."""
     seed: int = 0
     tasks: TasksConfig = TasksConfig()
     rollout: RolloutConfig = RolloutConfig()
+    sampling: SamplingConfig = SamplingConfig()
     reward: RewardConfig = RewardConfig()
+    loss: LossConfig = LossConfig()
+    lora: LoraConfig = LoraConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    logging: LoggingConfig = LoggingConfig()
 
     @model_validator(mode="after")
     def _domains_are_distinct(self) -> Self:
         if len(set(self.task_order)) != len(self.task_order):
             raise ValueError(f"task_order repeats a domain: {', '.join(self.task_order)}")
         return self
+
+    @model_validator(mode="after")
+    def _gamma_has_a_use(self) -> Self:
+        if self.gamma != 1.0 and not self.loss.per_action:
+            raise ValueError("gamma discounts per-action credit; set loss.per_action=true with it")
+        return self
+
+    @property
+    def tasks_per_step(self) -> int:
+        """Tasks of one update on one process."""
+        return self.batch_size_per_gpu * self.gradient_accumulation_steps

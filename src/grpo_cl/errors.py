@@ -13,5 +13,13 @@ class TaskDataError(GRPOCLError, ValueError):
     """A task or a recorded trajectory on disk breaks its contract."""
 
 
+class CheckpointError(GRPOCLError):
+    """A checkpoint is damaged, incomplete or of another run; nothing was loaded from it."""
+
+
+class ContextFullError(GRPOCLError):
+    """A conversation has outgrown the policy's context; ends the episode, never the run."""
+
+
 class ToolError(GRPOCLError):
     """The agent or the user used a tool wrongly. Shown to the caller; never ends a run."""

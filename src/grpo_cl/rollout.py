@@ -12,7 +12,8 @@ from typing import NamedTuple, Protocol
 
 from grpo_cl.config import RolloutConfig
 from grpo_cl.domains.base import DONE, Domain, Environment, ToolSchema
-from grpo_cl.types import Message, Task, Termination, ToolCall, Trajectory
+from grpo_cl.errors import ContextFullError
+from grpo_cl.types import Message, Task, Termination, TokenTrace, ToolCall, Trajectory
 from grpo_cl.users import make_user
 from grpo_cl.users.base import STOP, User, is_stop
 from grpo_cl.users.ticket import ticket
@@ -20,20 +21,36 @@ from grpo_cl.users.ticket import ticket
 GREETING = "Hi! How can I help you today?"
 
 
-class Conversation(NamedTuple):
-    """What an actor sees before it writes."""
+class Scene(NamedTuple):
+    """What an agent is given before the first turn."""
 
     task: Task
-    messages: Sequence[Message]
+    system: str
     tools: Sequence[ToolSchema]
     solo: bool
+    seed: int
+
+
+class Agent(Protocol):
+    """The assistant of one episode."""
+
+    async def act(self, messages: Sequence[Message]) -> Message:
+        """Write the next message after ``messages``, which only ever grow.
+
+        Raises ``ContextFullError`` where nothing more can be read.
+        """
+        ...
+
+    def trace(self) -> TokenTrace | None:
+        """The tokens read and written so far; None for an agent that is no model."""
+        ...
 
 
 class Actor(Protocol):
-    """The only thing an episode needs from a policy."""
+    """The only thing an episode needs from a policy; it serves many at once."""
 
-    async def act(self, conversation: Conversation) -> Message:
-        """Write the next assistant message; many conversations wait for theirs at once."""
+    def join(self, scene: Scene) -> Agent:
+        """An agent for one episode."""
         ...
 
 
@@ -49,24 +66,34 @@ class ScriptedActor:
         self._calls = calls
         self._closing = closing
 
-    async def act(self, conversation: Conversation) -> Message:
-        """The first call that was not made yet, or the closing words."""
+    def join(self, scene: Scene) -> "ScriptedAgent":
+        """An agent that solves ``scene.task`` as told."""
+        return ScriptedAgent(self._calls(scene.task), self._closing(scene.task), solo=scene.solo)
+
+
+class ScriptedAgent:
+    """One episode of a script."""
+
+    def __init__(self, calls: Sequence[ToolCall], closing: str, *, solo: bool) -> None:
+        self._calls = calls
+        self._closing = closing
+        self._solo = solo
+        self._turn = 0
+
+    async def act(self, messages: Sequence[Message]) -> Message:
+        """The next call, or the closing words."""
+        del messages
         await asyncio.sleep(0)  # lets other episodes go on, as a model that takes time would
-        calls = self._calls(conversation.task)
-        turn = _turns_taken(conversation)
-        if turn < len(calls):
-            return _scripted_turn(calls[turn], number=turn, solo=conversation.solo)
-        if conversation.solo:
+        turn, self._turn = self._turn, self._turn + 1
+        if turn < len(self._calls):
+            return _scripted_turn(self._calls[turn], number=turn, solo=self._solo)
+        if self._solo:
             return _calling(ToolCall(id=DONE, name=DONE))
-        closing = f"{self._closing(conversation.task)} Is there anything else I can help you with?"
+        closing = f"{self._closing} Is there anything else I can help you with?"
         return Message(role="assistant", content=closing.strip())
 
-
-def _turns_taken(conversation: Conversation) -> int:
-    before = conversation.task.message_history
-    own = conversation.messages[len(before) :]
-    greeted = not before and not conversation.solo
-    return sum(message.role == "assistant" for message in own) - greeted
+    def trace(self) -> None:
+        """A script has no tokens."""
 
 
 def _scripted_turn(call: ToolCall, *, number: int, solo: bool) -> Message:
@@ -98,16 +125,15 @@ class Episode:
         self._steps = self._turns = self._errors = 0
         self._started = time.monotonic()
 
-    async def play(self, actor: Actor, tools: Sequence[ToolSchema]) -> Trajectory:
-        """Let actor and user speak in turn until one stops or a limit is reached."""
+    async def play(self, agent: Agent, *, seed: int = 0) -> Trajectory:
+        """Let agent and user speak in turn until one stops or a limit is reached."""
         speaker = self._open()
         while self.termination is None:
-            if speaker == "user":
-                message = await self._ask_user()
-            else:
-                view = Conversation(self.task, tuple(self.messages), tools, self.solo)
-                message = await actor.act(view)
-                self._turns += 1
+            try:
+                message = await (self._ask_user() if speaker == "user" else self._ask(agent))
+            except ContextFullError:
+                self.termination = Termination.CONTEXT_WINDOW_EXCEEDED
+                break
             speaker = self._take(message)
             self._check_limits()
         return Trajectory(
@@ -115,6 +141,8 @@ class Episode:
             messages=tuple(self.messages),
             termination=self.termination,
             solo=self.solo,
+            seed=seed,
+            tokens=agent.trace(),
             duration_s=time.monotonic() - self._started,
         )
 
@@ -128,6 +156,10 @@ class Episode:
         spoken = last.requestor if last.role == "tool" else last.role
         waits = last.role != "tool"
         return ("user" if spoken == "assistant" else "assistant") if waits else spoken
+
+    async def _ask(self, agent: Agent) -> Message:
+        self._turns += 1
+        return await agent.act(self.messages)
 
     async def _ask_user(self) -> Message:
         assert self._user is not None
@@ -197,8 +229,10 @@ ALONE = (
 )
 
 
-def system_prompt(domain: Domain, task: Task, *, solo: bool) -> str:
-    """What an agent is told before the first turn."""
+def system_prompt(domain: Domain, task: Task, *, solo: bool, compact: bool = False) -> str:
+    """What an agent is told before the first turn; ``compact`` is the ticket alone."""
+    if compact:
+        return ticket(task) if solo else ""
     policy = f"<policy>\n{domain.policy_text(solo=solo)}\n</policy>"
     if solo:
         return f"{ALONE}\n\n{policy}\n\n<ticket>\n{ticket(task)}\n</ticket>"
@@ -206,13 +240,20 @@ def system_prompt(domain: Domain, task: Task, *, solo: bool) -> str:
 
 
 def run_episodes(
-    actor: Actor, domains: Mapping[str, Domain], tasks: Sequence[Task], config: RolloutConfig
+    actor: Actor,
+    domains: Mapping[str, Domain],
+    tasks: Sequence[Task],
+    config: RolloutConfig,
+    *,
+    seeds: Sequence[int] | None = None,
 ) -> list[Trajectory]:
     """Play one episode of each task, all at once; none waits for another."""
+    chosen = seeds if seeds is not None else [0] * len(tasks)
 
     async def everything() -> list[Trajectory]:
+        plays = zip(tasks, chosen, strict=True)
         return await asyncio.gather(
-            *(play(actor, domains[task.domain], task, config) for task in tasks)
+            *(play(actor, domains[task.domain], task, config, seed=seed) for task, seed in plays)
         )
 
     try:
@@ -224,9 +265,19 @@ def run_episodes(
         return pool.submit(asyncio.run, everything()).result()
 
 
-async def play(actor: Actor, domain: Domain, task: Task, config: RolloutConfig) -> Trajectory:
+async def play(
+    actor: Actor, domain: Domain, task: Task, config: RolloutConfig, *, seed: int = 0
+) -> Trajectory:
     """One episode of ``task``."""
     user = make_user(config.user, task, domain.user_tools)
     solo = user is None
-    environment = domain.environment(task, solo=solo)
-    return await Episode(task, environment, user, config).play(actor, domain.tools(solo=solo))
+    compact = config.prompt == "compact"
+    scene = Scene(
+        task=task,
+        system=system_prompt(domain, task, solo=solo, compact=compact),
+        tools=() if compact else domain.tools(solo=solo),
+        solo=solo,
+        seed=seed,
+    )
+    episode = Episode(task, domain.environment(task, solo=solo), user, config)
+    return await episode.play(actor.join(scene), seed=seed)

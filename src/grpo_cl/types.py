@@ -204,6 +204,20 @@ class Termination(StrEnum):
     UNEXPECTED_ERROR = "unexpected_error"
 
 
+class TokenTrace(Record):
+    """The exact token ids of one episode, as the sampler saw and made them; never re-tokenised."""
+
+    ids: tuple[int, ...]
+    mask: tuple[bool, ...]
+    """True on the tokens the policy produced: the only ones a loss may count."""
+    logprobs: tuple[float, ...]
+    """Of the tokens under the mask, in order, as the sampler drew them."""
+    turns: tuple[tuple[int, int], ...]
+    """The [start, end) of each reply in ``ids``."""
+    is_truncated: bool = False
+    """Whether the last reply was cut off by a limit instead of ending itself."""
+
+
 class Trajectory(Record):
     """The record of one episode."""
 
@@ -212,6 +226,9 @@ class Trajectory(Record):
     termination: Termination
     solo: bool = False
     """Whether the agent worked alone from a ticket."""
+    seed: int = 0
+    tokens: TokenTrace | None = None
+    """What a policy read and wrote; None for an actor that is no model."""
     duration_s: float = 0.0
 
     @property
@@ -233,6 +250,16 @@ class ActionCheck(Record):
     """Whether the tool was called at all."""
     arguments_match: bool
     """Whether some call of the tool had exactly the gold arguments that are compared."""
+
+
+class TrajectoryGroup(Record):
+    """The episodes of one task with their rewards; advantages are relative to the group."""
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    rewards: tuple["Reward", ...]
+    training_rewards: tuple[float, ...]
+    """What is learned from: the rewards' values, or shaped ones."""
 
 
 class Reward(Record):

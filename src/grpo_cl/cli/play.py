@@ -12,7 +12,7 @@ from grpo_cl.cli.world import chosen_domains, find_task, printable, table, trans
 from grpo_cl.config import RolloutConfig
 from grpo_cl.domains import Domain
 from grpo_cl.rewards import RewardOracle
-from grpo_cl.rollout import Conversation, ScriptedActor, run_episodes
+from grpo_cl.rollout import Scene, ScriptedActor, run_episodes
 from grpo_cl.types import Message, Reward, Task, ToolCall, Trajectory
 from grpo_cl.users.ticket import ticket
 
@@ -126,23 +126,32 @@ def _verdict(trajectory: Trajectory, reward: Reward) -> str:
 
 
 class _Player:
-    """A person at a terminal."""
+    """A person at a terminal, in one episode."""
 
     def __init__(self, domain: Domain) -> None:
         self._domain = domain
+        self._solo = False
         self.shown = 0
 
-    async def act(self, conversation: Conversation) -> Message:
+    def join(self, scene: Scene) -> "_Player":
+        """Take the agent's seat."""
+        self._solo = scene.solo
+        return self
+
+    def trace(self) -> None:
+        """A person has no tokens."""
+
+    async def act(self, messages: Sequence[Message]) -> Message:
         """Show what is new and read the next move."""
-        for message in conversation.messages[self.shown :]:
+        for message in messages[self.shown :]:
             print(transcript(message))
-        self.shown = len(conversation.messages) + 1
+        self.shown = len(messages) + 1
         while True:
             line = _read_line()
             if line == ":tools":
-                print("\n".join(_signature(tool) for tool in conversation.tools))
+                print("\n".join(_signature(tool) for tool in self._domain.tools(solo=self._solo)))
             elif line == ":policy":
-                print(printable(self._domain.policy_text(solo=conversation.solo)))
+                print(printable(self._domain.policy_text(solo=self._solo)))
             elif line == ":quit":
                 return Message(role="assistant")  # says nothing, which ends the episode
             elif line:
