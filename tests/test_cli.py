@@ -136,7 +136,7 @@ def test_a_missing_file_and_an_unknown_domain_are_answered_in_one_sentence(
     status, _, err = run(capsys, "score", "nowhere.jsonl")
     assert (status, err.count("\n")) == (1, 1)
     status, _, err = run(capsys, "tasks", "list", "--domain", "airlin")
-    assert status == 1
+    assert status == 2
     assert "Did you mean 'airline'" in err
 
 

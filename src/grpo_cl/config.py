@@ -105,6 +105,8 @@ class OptimizerConfig(Record):
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.95)
     warmup_steps: NonNegativeInt = 0
+    decay_steps: NonNegativeInt = 0
+    """Updates over which the learning rate falls to zero; 0 keeps it."""
     micro_batch_tokens: PositiveInt = 16384
     """Tokens, padding included, of one forward and backward pass."""
 

@@ -38,14 +38,18 @@ class TaskDataLoader:
         """All tasks that training may draw, generated ones last."""
         if domain not in self._train:
             tasks = _own_tasks(self._domain(domain), "train", self.config.train_split)
-            tasks += self._generated(domain)
+            tasks += self._generated(domain, self.config.tasks.generated, "train")
             self._train[domain] = tasks[: self.config.max_tasks_per_domain]
         return self._train[domain]
 
     def evaluation_tasks(self, domain: str, split: str | None = None) -> list[Task]:
         """The tasks of an evaluation, the same ones at every call."""
+        measured = self.config.evaluation
+        if measured.generated and split is None:
+            return self._generated(domain, measured.generated, "test")
         split = split or self.config.tasks.eval_split
         tasks = _own_tasks(self._domain(domain), split, self.config.train_split)
+        tasks = tasks[: measured.max_tasks]
         trained = {task.id for task in self.train_tasks(domain)}
         shared = sum(task.id in trained for task in tasks)
         if shared:
@@ -94,12 +98,13 @@ class TaskDataLoader:
             raise ConfigError(f"domain {name!r} is not in task_order; known here: {known}")
         return self.domains[name]
 
-    def _generated(self, domain: str) -> list[Task]:
-        options = self.config.tasks
-        if not options.generated:
+    def _generated(self, domain: str, count: int, split: str) -> list[Task]:
+        if not count:
             return []
+        # Whoever is trained with another seed is measured on the same tasks.
+        seed = self.config.seed if split == "train" else 0
         return self._domain(domain).generate(
-            seed=self.config.seed, count=options.generated, difficulty=options.difficulty
+            seed=seed, count=count, split=split, difficulty=self.config.tasks.difficulty
         )
 
     def _rng(self, domain: str, purpose: str, number: int) -> Random:

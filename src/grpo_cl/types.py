@@ -15,7 +15,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 class Record(BaseModel):
     """Base of every value this package writes; unknown fields are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Tau2Record(BaseModel):

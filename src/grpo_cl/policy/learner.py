@@ -1,0 +1,256 @@
+"""Policy updates: a global batch of trajectories in, new weights and numbers out.
+
+Every rank is given the same global batch, works on its share of it and adds its gradients to the
+others'. The loss is a sum over tokens whose weights come from the whole batch, so neither the
+number of ranks nor the cut into micro-batches changes what is computed.
+"""
+
+import math
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from grpo_cl.config import GRPOConfig
+from grpo_cl.policy.batching import (
+    Advantage,
+    MicroBatch,
+    Sample,
+    checksum,
+    collate,
+    micro_batches,
+    policy_samples,
+    spread,
+)
+from grpo_cl.policy.loss import LossBatch, LossMetrics, policy_loss
+from grpo_cl.policy.model import PolicyModel
+from grpo_cl.policy.optimizer import Descent, LearnerState, Optimizer, Transform, summary
+from grpo_cl.policy.ranks import Ranks
+from grpo_cl.policy.sharding import shard_policy
+from grpo_cl.types import TrajectoryGroup
+
+Auxiliary = Callable[[PolicyModel], Tensor | None]
+"""A penalty on the policy, the same on every rank, that is added to the loss of each update.
+
+Of a sharded policy's weights it must be computed as they are, without ``full_tensor``."""
+NAMES = {
+    "kl": "loss/kl",
+    "clip_fraction": "loss/clip_fraction",
+    "ratio_max": "loss/ratio_max",
+    "mismatch_kl": "loss/mismatch_kl",
+    "importance_weight": "loss/importance_mean",
+}
+"""What an update calls the means of the loss."""
+
+
+class Tally:
+    """Sums over the tokens of this rank's passes."""
+
+    def __init__(self) -> None:
+        self.metrics = LossMetrics()
+        self.entropy = 0.0
+
+    def summary(self, ranks: Ranks) -> dict[str, float]:
+        """Means per token over all ranks; what was not measured, or is not finite, is absent."""
+        own = asdict(self.metrics)
+        largest = ranks.maximum({"ratio_max": own.pop("ratio_max")})
+        total = ranks.sum({**own, "entropy": self.entropy})
+        entropy = total.pop("entropy")
+        if not total["tokens"]:
+            return {}
+        means = LossMetrics(**total, **largest).summary()
+        named = {name: means[key] for name, key in NAMES.items() if key in means}
+        named["entropy"] = entropy / total["tokens"]
+        return {name: value for name, value in named.items() if math.isfinite(value)}
+
+
+class Learner:
+    """Improves a policy; holds what outlives an update."""
+
+    def __init__(
+        self, policy: PolicyModel, config: GRPOConfig, ranks: Ranks, *, shard: bool = False
+    ) -> None:
+        self.policy = policy
+        self.config = config
+        self.ranks = ranks
+        self._is_sharded = shard and ranks.world_size > 1
+        if self._is_sharded:
+            shard_policy(policy.module, ranks)
+        self._optimizer = Optimizer(policy.trainable(), config)
+
+    def update(
+        self,
+        groups: Sequence[TrajectoryGroup],
+        advantages: Sequence[Sequence[Advantage]],
+        *,
+        auxiliary: Auxiliary | None = None,
+        transform: Transform | None = None,
+    ) -> dict[str, float]:
+        """Learn from the global batch, the same on every rank, ``updates_per_batch`` times.
+
+        A trajectory whose advantage is None is left out. With nothing to learn from and no
+        penalty no step is made: momentum alone must not move the weights.
+        """
+        samples = policy_samples(groups, advantages, self.config)
+        tally = Tally()
+        olds: list[Tensor] = []
+        descents: list[Descent] = []
+        with self.learning(samples) as (batches, numbers):
+            references = self._reference_logprobs(batches)
+            for _ in range(self.config.loss.updates_per_batch):
+                losses = self._losses(batches, references, olds, tally)
+                made = self.descend(losses, samples, auxiliary=auxiliary, transform=transform)
+                descents += [made] if made else []
+                if made is None or not made.is_sound:
+                    break  # the same batch would do the same again
+        return {**tally.summary(self.ranks), **summary(descents), **numbers}
+
+    def state_dict(self) -> LearnerState:
+        """What an exact resume needs besides the policy's weights; all ranks ask together."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: LearnerState) -> None:
+        """Go on from ``state_dict``; the policy's weights are loaded by the policy itself."""
+        self._optimizer.load_state_dict(state)
+
+    def adopt_weights(self) -> None:
+        """Go on from weights that were changed by something else than an update."""
+        self._optimizer.adopt_weights()
+
+    @contextmanager
+    def learning(
+        self, samples: Sequence[Sample]
+    ) -> Generator[tuple[list[MicroBatch], dict[str, float]]]:
+        """The passes of this rank over a global batch, and numbers, complete at the end."""
+        self._check_agreement(samples)
+        started = time.perf_counter()
+        numbers: dict[str, float] = {}
+        is_gpu = self.policy.device.type == "cuda"
+        if is_gpu:
+            torch.cuda.reset_peak_memory_stats(self.policy.device)
+        yield self._passes(samples), numbers
+        if is_gpu:
+            peak = torch.cuda.max_memory_allocated(self.policy.device) / 2**20
+            numbers |= self.ranks.maximum({"peak_memory_mb": peak})
+        numbers["tokens"] = float(sum(sum(sample.trace.mask) for sample in samples))
+        numbers["update_s"] = time.perf_counter() - started
+
+    def descend(
+        self,
+        losses: Iterable[Tensor],
+        samples: Sequence[Sample],
+        *,
+        auxiliary: Auxiliary | None = None,
+        transform: Transform | None = None,
+    ) -> Descent | None:
+        """One optimizer step on the sum of this rank's losses and every other rank's.
+
+        Each loss is computed when the one before it has been differentiated. None if neither
+        ``samples``, the global batch, nor the penalty gave anything to learn from.
+        """
+        self._optimizer.clear()
+        with self._training():
+            total = 0.0
+            for loss in losses:
+                loss.backward()
+                total += loss.item()
+            penalty = auxiliary(self.policy) if auxiliary else None
+            total += 0.0 if penalty is None else self._differentiate(penalty)
+        if not samples and penalty is None:
+            return None
+        self.ranks.all_reduce_gradients(self._optimizer.parameters.values())
+        return self._optimizer.descend(self.ranks.sum({"loss": total})["loss"], transform)
+
+    def _differentiate(self, penalty: Tensor) -> float:
+        """Add a penalty that every rank computes alike, so that all together count it once."""
+        is_whole = isinstance(penalty, DTensor)  # its gradients go to the shards, unsummed
+        share = penalty if is_whole else penalty / self.ranks.world_size
+        share.backward()
+        return (penalty.full_tensor() if is_whole else penalty).item() / self.ranks.world_size
+
+    def _passes(self, samples: Sequence[Sample]) -> list[MicroBatch]:
+        budget = self.config.optimizer.micro_batch_tokens
+        plans = [micro_batches(share, budget) for share in spread(samples, self.ranks.world_size)]
+        own = plans[self.ranks.rank]
+        if self._is_sharded and samples:
+            # Every rank takes part in every pass; one that is done goes on with a sample of no
+            # weight.
+            idle = min(samples, key=lambda sample: sample.length)._replace(weight=0.0)
+            own += [[idle]] * (max(map(len, plans)) - len(own))
+        return [collate(part, self.policy.device) for part in own]
+
+    def _losses(
+        self,
+        batches: Sequence[MicroBatch],
+        references: Sequence[Tensor | None],
+        olds: list[Tensor],
+        tally: Tally,
+    ) -> Iterator[Tensor]:
+        """The losses of one update; the first one's log-probs are kept in ``olds``.
+
+        All passes of the first update see the weights that the batch was met with, so its own
+        log-probs are the old ones and no pass is made only for them.
+        """
+        for number, batch in enumerate(batches):
+            scores = self.policy.logprobs(
+                batch.ids_BT,
+                batch.attention_BT,
+                temperature=self.config.temperature,
+                mask_BT=batch.mask_BT,
+            )
+            if len(olds) == number:
+                olds.append(scores.logprobs_BT.detach())
+            given = LossBatch(
+                logprobs_BT=scores.logprobs_BT,
+                old_logprobs_BT=olds[number],
+                sampler_logprobs_BT=batch.sampler_logprobs_BT,
+                reference_logprobs_BT=references[number],
+                advantages_BT=batch.advantages_BT,
+                mask_BT=batch.mask_BT,
+                weights_B=batch.weights_B,
+            )
+            result = policy_loss(given, self.config.loss, self.config.kl_coef)
+            tally.metrics += result.metrics
+            counted_BT = batch.mask_BT & (batch.weights_B != 0)[:, None]
+            tally.entropy += scores.entropy_BT[counted_BT].sum().item()
+            yield result.loss
+
+    @torch.no_grad()
+    def _reference_logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
+        if not self.config.kl_coef:
+            return [None] * len(batches)
+        with self.policy.reference():
+            return [
+                self.policy.logprobs(
+                    batch.ids_BT,
+                    batch.attention_BT,
+                    temperature=self.config.temperature,
+                    mask_BT=batch.mask_BT,
+                ).logprobs_BT
+                for batch in batches
+            ]
+
+    @contextmanager
+    def _training(self) -> Generator[None]:
+        """Training mode, with a seed of its own for dropout.
+
+        The seed follows from the number of updates, so a resumed run drops the same.
+        """
+        device = self.policy.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(hash((self.config.seed, self._optimizer.updates, self.ranks.rank)))
+            self.policy.module.train()
+            try:
+                yield
+            finally:
+                self.policy.module.eval()
+
+    def _check_agreement(self, samples: Sequence[Sample]) -> None:
+        # Also where ranks wait for the slowest before the first collective with a short limit.
+        assert len(set(self.ranks.gather(checksum(samples)))) == 1, (
+            "the ranks were given different batches"
+        )

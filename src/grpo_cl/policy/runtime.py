@@ -1,0 +1,100 @@
+"""A policy at work: the model, the sampler that writes with it, the learner that changes it."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from grpo_cl.config import GRPOConfig
+from grpo_cl.policy.actor import PolicyActor
+from grpo_cl.policy.learner import Learner
+from grpo_cl.policy.model import PolicyModel
+from grpo_cl.policy.optimizer import LearnerState
+from grpo_cl.policy.ranks import Ranks
+from grpo_cl.policy.sampler import TransformersSampler
+from grpo_cl.rundir import read_json, write_json
+from grpo_cl.types import TrajectoryGroup
+
+SMALL = 50_000_000
+"""Parameters below which a second thread costs more than it brings (docs/log.md)."""
+
+WEIGHTS, MOMENTS, NUMBERS = "weights.safetensors", "optimizer.safetensors", "optimizer.json"
+
+
+def use_few_threads(model: PolicyModel) -> None:
+    """Let a small model on a CPU use one thread: waiting for a second takes longer than working."""
+    if model.device.type == "cpu" and model.num_parameters < SMALL:
+        torch.set_num_threads(1)
+
+
+class PolicyRuntime:
+    """What the training loop uses; see ``trainer.Policy``."""
+
+    def __init__(self, config: GRPOConfig, *, ranks: Ranks | None = None) -> None:
+        self.config = config
+        self.ranks = ranks or Ranks.join()
+        self.model = PolicyModel.load(config, device=self.ranks.device)
+        use_few_threads(self.model)
+        self.learner = Learner(self.model, config, self.ranks)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files."""
+        return self.ranks.is_main
+
+    def actor(self, *, temperature: float) -> PolicyActor:
+        """An actor that writes with today's weights."""
+        sampler = TransformersSampler(
+            self.model.module,
+            context=self.model.context,
+            slots=self.config.sampling.slots,
+            device=self.ranks.device,
+        )
+        return PolicyActor(
+            self.model.chat,
+            sampler,
+            temperature=temperature,
+            max_new_tokens=self.config.max_new_tokens,
+            top_p=self.config.sampling.top_p,
+        )
+
+    def update(
+        self,
+        groups: Sequence[TrajectoryGroup],
+        advantages: Sequence[Any],
+        *,
+        auxiliary: Callable[[Any], Any] | None,
+        transform: Callable[[Sequence[tuple[str, Any]]], None] | None,
+    ) -> dict[str, float]:
+        """Learn from groups and return what to log."""
+        return self.learner.update(groups, advantages, auxiliary=auxiliary, transform=transform)
+
+    def spread(self, count: int, run: Callable[[Sequence[int]], Sequence[Any]]) -> list[Any]:
+        """``run`` over the numbers below ``count``, each by one process; all get all results."""
+        mine = list(range(self.ranks.rank, count, self.ranks.world_size))
+        parts = self.ranks.gather(list(run(mine)))
+        results: list[Any] = [None] * count
+        for rank, part in enumerate(parts):
+            results[rank :: self.ranks.world_size] = part
+        return results
+
+    def save(self, folder: Path) -> None:
+        """Write a model that others can load."""
+        self.model.save(folder, is_main=self.is_main)
+
+    def save_state(self, folder: Path) -> None:
+        """Write what an exact resume needs."""
+        weights = self.model.state_dict()
+        state = self.learner.state_dict()
+        if self.is_main:
+            save_file({name: t.contiguous() for name, t in weights.items()}, folder / WEIGHTS)
+            save_file({name: t.contiguous() for name, t in state.tensors.items()}, folder / MOMENTS)
+            write_json(folder / NUMBERS, state.numbers)
+
+    def load_state(self, folder: Path) -> None:
+        """Go on from ``save_state``."""
+        self.model.load_state_dict(load_file(folder / WEIGHTS))
+        numbers = read_json(folder / NUMBERS)
+        self.learner.load_state_dict(LearnerState(load_file(folder / MOMENTS), numbers))

@@ -1,0 +1,220 @@
+"""Token ids in, token ids and log-probabilities out, many conversations at once.
+
+A *sequence* is one conversation. Each request appends what the policy reads next and asks for a
+reply; the keys and values of everything before stay in the cache until the sequence is released.
+
+Shapes: B replies being written, V vocabulary.
+"""
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from grpo_cl.errors import ContextFullError
+from grpo_cl.policy.draws import Draw, draw
+from grpo_cl.policy.seats import Conversation, Seats, begin_alike
+from grpo_cl.policy.slots import SlotReader
+
+PREFILL_TOKENS = 4096
+"""Most tokens, padding included, that one pass over new prompts reads."""
+STEPS_PER_POLL = 16
+"""Most tokens per reply between two looks at what else has arrived."""
+
+
+class Request(NamedTuple):
+    """What a sequence reads next, and how its reply is drawn."""
+
+    id: int
+    sequence: int
+    append: Sequence[int]
+    max_new_tokens: int
+    temperature: float
+    """0 takes the likeliest token."""
+    top_p: float
+    stop_ids: tuple[int, ...]
+    """Any of these ends the reply and belongs to it."""
+    seed: int
+    """Token n of the reply is drawn with number n of this seed, whoever else is in the batch."""
+
+
+class Completion(NamedTuple):
+    """A reply."""
+
+    id: int
+    ids: list[int]
+    logprobs: list[float]
+    """Of the ids at the request's temperature over the whole vocabulary, whatever ``top_p`` left
+    out, as a trainer computes them; a greedy reply's are at temperature 1."""
+    reason: Literal["stop", "length"]
+
+
+class Sampler(Protocol):
+    """Writes replies."""
+
+    context: int
+    """Tokens of a sequence, replies included."""
+
+    def submit(self, requests: Iterable[Request]) -> None:
+        """Take requests; a sequence has one at a time."""
+        ...
+
+    def poll(self) -> list[Completion]:
+        """Work for a while; the replies finished meanwhile, perhaps none."""
+        ...
+
+    def release(self, sequence: int) -> None:
+        """Forget a sequence and whatever it still waits for."""
+        ...
+
+
+class _Reply(NamedTuple):
+    """A reply being written."""
+
+    request: Request
+    start: int
+    """Where it begins in the sequence."""
+    rng: Random
+    logprobs: list[float]
+
+    def next_draw(self) -> Draw:
+        return Draw(self.rng.random(), self.request.temperature, self.request.top_p)
+
+
+class TransformersSampler:
+    """Continuous batching in process, for any decoder-only Hugging Face model.
+
+    A sequence keeps its row of the cache between its requests. Where there are more sequences than
+    rows the newcomers wait, and when nobody who holds a row has anything to do, those who
+    rested longest give theirs up and are read again from the start when they come back. The
+    weights must not change while a sequence is held; with the last one the cache is freed.
+    """
+
+    def __init__(
+        self, module: nn.Module, *, context: int, slots: int, device: torch.device | str
+    ) -> None:
+        self.context = context
+        self._reader = SlotReader(module, context=context, slots=slots, device=torch.device(device))
+        self._seats = Seats(self._reader.cache, slots)
+        self._conversations: dict[int, Conversation] = {}
+        self._replies: dict[int, _Reply] = {}
+        self._released: list[int] = []
+        self._is_busy = False
+        self._steps = 0
+
+    def submit(self, requests: Iterable[Request]) -> None:
+        """Take requests; a sequence has one at a time."""
+        with self._busy():
+            for request in requests:
+                self._take(request)
+
+    def poll(self) -> list[Completion]:
+        """Read what is new, then write until a reply is finished, at most a few tokens."""
+        with self._busy(), self._reader.sampling():
+            # In the order of the requests, not of the sequences: nobody is overtaken for ever.
+            self._seats.admit(self._conversations[sequence] for sequence in self._replies)
+            running = self._seats.compact()
+            self._prefill(running)
+            finished: list[Completion] = []
+            for _ in range(STEPS_PER_POLL if running else 0):
+                finished = self._step(running)
+                if finished:
+                    break
+            return finished
+
+    def release(self, sequence: int) -> None:
+        """Forget a sequence and whatever it still waits for."""
+        self._released.append(sequence)
+        if not self._is_busy:
+            self._sweep()
+
+    @contextmanager
+    def _busy(self) -> Generator[None]:
+        """Releases wait meanwhile: the garbage collector may send one at any moment."""
+        self._is_busy = True
+        try:
+            yield
+        finally:
+            self._is_busy = False
+            self._sweep()
+
+    def _sweep(self) -> None:
+        while self._released:
+            sequence = self._released.pop()
+            self._replies.pop(sequence, None)
+            conversation = self._conversations.pop(sequence, None)
+            if conversation is not None:
+                self._seats.leave(conversation)
+        if not self._conversations:
+            self._reader.cache.clear()
+
+    def _take(self, request: Request) -> None:
+        name = request.sequence
+        conversation = self._conversations.get(name) or Conversation(name)
+        if conversation.is_waiting:
+            raise ValueError(f"sequence {name} already waits for a reply; poll until it is there")
+        start = len(conversation.ids) + len(request.append)
+        if not 0 < start < self.context:
+            raise ContextFullError(
+                f"sequence {name} would have {start} tokens before its reply; a prompt has 1 to "
+                f"{self.context - 1}. Raise sampling.max_context or end the episode."
+            )
+        conversation.ids += request.append
+        conversation.is_waiting = True
+        self._conversations[name] = conversation
+        self._replies[name] = _Reply(request, start, Random(request.seed), [])
+
+    def _prefill(self, running: Sequence[Conversation]) -> None:
+        behind = [one for one in running if one.behind]
+        while behind:
+            wave: list[Conversation] = []
+            for one in behind:
+                if not one.cached:
+                    self._seats.borrow(one)
+                # The episodes of a group begin alike: the first reads, the others copy its row.
+                if one.cached or not begin_alike(one, wave):
+                    wave.append(one)
+            self._read(wave)
+            behind = [one for one in behind if one.behind]
+
+    def _read(self, wave: Sequence[Conversation]) -> None:
+        """Read all but the last token of each, those of similar length together."""
+        while behind := sorted((one for one in wave if one.behind), key=lambda one: -one.behind):
+            width = min(behind[0].behind, PREFILL_TOKENS)
+            alike = [one for one in behind if 2 * one.behind >= width]  # little padding
+            batch = alike[: PREFILL_TOKENS // width]
+            batch.sort(key=lambda one: one.row or 0)
+            chunks = [one.chunk(min(width, one.behind)) for one in batch]
+            self._reader.read(chunks)
+            for one, chunk in zip(batch, chunks, strict=True):
+                one.cached += len(chunk.ids)
+
+    def _step(self, running: Sequence[Conversation]) -> list[Completion]:
+        """One more token for every reply; the replies that end with it."""
+        replies = [self._replies[one.id] for one in running]
+        logits_BV = self._reader.read([one.chunk(1) for one in running])
+        drawn = draw(logits_BV, [reply.next_draw() for reply in replies])
+        self._steps += 1
+        finished: list[Completion] = []
+        for one, reply, token in zip(running, replies, drawn, strict=True):
+            one.cached += 1
+            one.last_used = self._steps
+            one.ids.append(token.id)
+            reply.logprobs.append(token.logprob)
+            finished += self._finish(one, reply)
+        return finished
+
+    def _finish(self, conversation: Conversation, reply: _Reply) -> list[Completion]:
+        """The reply, if its last token ends it."""
+        request, ids = reply.request, conversation.ids
+        has_stopped = ids[-1] in request.stop_ids
+        is_full = len(reply.logprobs) >= request.max_new_tokens or len(ids) >= self.context
+        if not has_stopped and not is_full:
+            return []
+        conversation.is_waiting = False
+        del self._replies[conversation.id]
+        reason = "stop" if has_stopped else "length"
+        return [Completion(request.id, ids[reply.start :], reply.logprobs, reason)]

@@ -1,0 +1,95 @@
+"""A policy on disk, in the formats of transformers and peft."""
+
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+from peft import PeftModel
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from grpo_cl.policy.loading import Source
+from grpo_cl.policy.reference import whole
+
+_CARD = """---
+library_name: {library}
+pipeline_tag: text-generation
+{base_line}tags:
+- grpo
+- grpo-cl
+---
+
+# A policy trained with grpo-cl
+
+{kind} It started from `{base}`.
+
+```python
+{loading}
+```
+
+`config.json` of the run directory says how it was trained.
+"""
+
+_ADAPTER_LOADING = """from peft import AutoPeftModelForCausalLM
+from transformers import AutoTokenizer
+
+model = AutoPeftModelForCausalLM.from_pretrained("THIS_DIRECTORY")
+tokenizer = AutoTokenizer.from_pretrained("THIS_DIRECTORY")"""
+
+_MODEL_LOADING = """from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("THIS_DIRECTORY")
+tokenizer = AutoTokenizer.from_pretrained("THIS_DIRECTORY")"""
+
+
+def save_policy(
+    path: Path,
+    module: PreTrainedModel | PeftModel,
+    tokenizer: PreTrainedTokenizerFast,
+    source: Source,
+    *,
+    is_main: bool,
+) -> None:
+    """Write weights, configuration, tokenizer, licences and model card into ``path``."""
+    state: dict[str, Any] = cast(Any, module).state_dict()
+    options: dict[str, Any] = {}
+    if any(isinstance(tensor, DTensor) for tensor in state.values()):
+        options["state_dict"] = {name: whole(tensor).cpu() for name, tensor in state.items()}
+    if not is_main:
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    module.save_pretrained(str(path), **options)
+    tokenizer.save_pretrained(str(path))
+    open_weights(path)
+    _copy_licences(source, path)
+    (path / "README.md").write_text(model_card(source, is_adapter=isinstance(module, PeftModel)))
+
+
+def open_weights(path: Path) -> None:
+    """Let those read the weights who may read the rest; safetensors writes for its owner alone."""
+    mode = (path / "tokenizer_config.json").stat().st_mode
+    for file in path.glob("*.safetensors"):
+        file.chmod(mode)
+
+
+def model_card(source: Source, *, is_adapter: bool) -> str:
+    """What the directory holds and how it is loaded."""
+    # On the hub a base is an id; a path of this machine would be a broken link there.
+    base_line = "" if source.directory else f"base_model: {source.name}\n"
+    kind = "A LoRA adapter; load it with its base model." if is_adapter else "All weights."
+    return _CARD.format(
+        library="peft" if is_adapter else "transformers",
+        base_line=base_line,
+        kind=kind,
+        base=source.name,
+        loading=_ADAPTER_LOADING if is_adapter else _MODEL_LOADING,
+    )
+
+
+def _copy_licences(source: Source, path: Path) -> None:
+    """Licences of the weights go where the weights go."""
+    if source.directory is None or source.directory == path.absolute():
+        return
+    for file in source.directory.iterdir():
+        if file.is_file() and file.name.startswith(("LICENSE", "NOTICE")):
+            shutil.copyfile(file, path / file.name)

@@ -1,0 +1,150 @@
+"""Log-probabilities of given tokens, without ever holding all logits.
+
+Shapes: B sequences, T token positions, N positions that are scored, D the hidden size, V the
+vocabulary. The logits of a batch, B·T·V numbers, are by far the largest tensor of a pass, and most
+positions (prompts, tool results, padding) carry no loss.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from grpo_cl.errors import ConfigError
+
+MAX_LOGITS = 2**26
+"""Logits held at once: 256 MB in float32."""
+
+
+class Scores(NamedTuple):
+    """What a policy thinks of tokens; 0 where nothing was scored."""
+
+    logprobs_BT: Tensor
+    """Of each token given the ones before it."""
+    entropy_BT: Tensor
+    """Of the distribution the token was drawn from, in nats; carries no gradient."""
+
+
+class Scorer:
+    """Scores tokens with a module, whose head is applied to chunks of positions."""
+
+    def __init__(self, module: PreTrainedModel | PeftModel) -> None:
+        self._module = module
+        self._head = Head(causal_model(module))
+        self._is_split = True
+        self._is_split = self._head_is_exact()
+
+    def score(
+        self,
+        ids_BT: Tensor,
+        attention_BT: Tensor,
+        *,
+        mask_BT: Tensor | None,
+        temperature: float,
+        max_logits: int,
+    ) -> Scores:
+        """Score the positions of ``mask_BT``, or all that have a token before them."""
+        if temperature <= 0:
+            raise ConfigError(
+                f"temperature {temperature} leaves no distribution to score; it must be above 0"
+            )
+        wanted_BT = attention_BT[:, 1:].bool() & attention_BT[:, :-1].bool()
+        if mask_BT is not None:
+            wanted_BT = wanted_BT & mask_BT[:, 1:].bool()
+        rows_ND = self._rows(ids_BT, attention_BT)[:, :-1][wanted_BT]
+        targets_N = ids_BT[:, 1:][wanted_BT]
+        head = self._head if self._is_split else _identity
+        size = max(1, max_logits // self._head.width)
+        parts = [
+            cast(
+                tuple[Tensor, Tensor],
+                checkpoint(_score_rows, rows, targets, head, temperature, use_reentrant=False),
+            )
+            for rows, targets in zip(rows_ND.split(size), targets_N.split(size), strict=True)
+        ]
+        places_BT = torch.nn.functional.pad(wanted_BT, (1, 0))
+        logprobs_N, entropy_N = (torch.cat(column) for column in zip(*parts, strict=True))
+        return Scores(_spread(logprobs_N, places_BT), _spread(entropy_N, places_BT))
+
+    def _rows(self, ids_BT: Tensor, attention_BT: Tensor) -> Tensor:
+        """Hidden states, or the logits themselves where the head cannot be taken apart."""
+        # The whole module is called, since a sharded one gathers its weights only then; the hook
+        # takes the hidden states on their way to a head that sees one position.
+        if not self._is_split:
+            return self._module(ids_BT, attention_mask=attention_BT, use_cache=False).logits
+        taken: list[Tensor] = []
+
+        def take(_module: torch.nn.Module, _inputs: Any, output: Any) -> None:
+            taken.append(output[0])
+
+        handle = causal_model(self._module).base_model.register_forward_hook(take)
+        try:
+            self._module(ids_BT, attention_mask=attention_BT, use_cache=False, logits_to_keep=1)
+        finally:
+            handle.remove()
+        (hidden_BTD,) = taken
+        return hidden_BTD
+
+    @torch.no_grad()
+    def _head_is_exact(self) -> bool:
+        """Whether hidden states and head give the module's own logits; some scale them after."""
+        causal = causal_model(self._module)
+        ids_BT = torch.arange(4, device=causal.device)[None] % self._head.width
+        attention_BT = torch.ones_like(ids_BT)
+        expected = causal(ids_BT, attention_mask=attention_BT, use_cache=False).logits.float()
+        found = self._head(self._rows(ids_BT, attention_BT)).float()
+        return torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * float(expected.std()))
+
+
+class Head:
+    """What turns hidden states into logits: the output embedding, a scale, a soft cap."""
+
+    def __init__(self, causal: PreTrainedModel) -> None:
+        settings = causal.config.get_text_config().to_dict()
+        self._linear = cast(torch.nn.Module, causal.get_output_embeddings())
+        self._scale = float(settings.get("logit_scale") or 1) / float(
+            settings.get("logits_scaling") or 1
+        )
+        self._cap = settings.get("final_logit_softcapping")
+        self.width = int(settings["vocab_size"])
+
+    def __call__(self, rows_ND: Tensor) -> Tensor:
+        """The logits of each row."""
+        logits_NV = self._linear(rows_ND)
+        if self._scale != 1:
+            logits_NV = logits_NV * self._scale
+        if self._cap is not None:
+            logits_NV = torch.tanh(logits_NV / self._cap) * self._cap
+        return logits_NV
+
+
+def causal_model(module: PreTrainedModel | PeftModel) -> PreTrainedModel:
+    """The language model inside its adapters, if it has any."""
+    if isinstance(module, PeftModel):
+        return cast(PreTrainedModel, module.get_base_model())
+    return module
+
+
+def _identity(rows_NV: Tensor) -> Tensor:
+    return rows_NV
+
+
+def _score_rows(
+    rows_ND: Tensor, targets_N: Tensor, head: Callable[[Tensor], Tensor], temperature: float
+) -> tuple[Tensor, Tensor]:
+    logits_NV = head(rows_ND).float() / temperature
+    normaliser_N = logits_NV.logsumexp(-1)
+    logprobs_N = logits_NV.gather(-1, targets_N[:, None])[:, 0] - normaliser_N
+    with torch.no_grad():
+        chances_NV = (logits_NV - normaliser_N[:, None]).exp()
+        entropy_N = normaliser_N - (chances_NV * logits_NV).sum(-1)
+    return logprobs_N, entropy_N
+
+
+def _spread(values_N: Tensor, places_BT: Tensor) -> Tensor:
+    empty_BT = values_N.new_zeros(places_BT.shape)
+    return empty_BT.masked_scatter(places_BT, values_N)

@@ -1,0 +1,112 @@
+"""Supervised warm start: learn from demonstrations before any reward is to be had."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from random import Random
+from typing import NamedTuple, Protocol
+
+from grpo_cl.demonstrations import agent_turns, demonstrate
+from grpo_cl.domains import load_domain
+from grpo_cl.rollout import Scene, system_prompt
+from grpo_cl.types import Message, TokenTrace
+
+CHUNK = 250
+"""Tasks one worker process demonstrates at a time."""
+
+
+class Example(NamedTuple):
+    """A conversation to imitate."""
+
+    scene: Scene
+    messages: tuple[Message, ...]
+
+
+class Lesson(NamedTuple):
+    """Which demonstrations to make: generated training tasks of one domain."""
+
+    domain: str
+    seed: int
+    num_tasks: int
+    difficulty: float | None
+    is_compact: bool
+
+
+class Conversing(Protocol):
+    """What a chat needs for examples; ``Chat`` and ``CompactChat`` have it."""
+
+    def opening(self, scene: Scene, messages: Sequence[Message]) -> list[int]:
+        """Everything up to the first reply."""
+        ...
+
+    def continuation(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
+        """Everything between two replies."""
+        ...
+
+    def reply(self, message: Message) -> list[int]:
+        """A reply as it should be written."""
+        ...
+
+
+def examples(lesson: Lesson) -> list[Example]:
+    """The demonstrations of one lesson; tasks that cannot be demonstrated alone are left out."""
+    domain = load_domain(lesson.domain)
+    tasks = domain.generate(
+        seed=lesson.seed, count=lesson.num_tasks, split="train", difficulty=lesson.difficulty
+    )
+    found: list[Example] = []
+    for task in tasks:
+        solved = demonstrate(domain, task)
+        if solved is not None:
+            system = system_prompt(domain, task, solo=True, compact=lesson.is_compact)
+            tools = () if lesson.is_compact else domain.tools(solo=True)
+            found.append(
+                Example(Scene(task, system, tools, solo=True, seed=0), agent_turns(solved))
+            )
+    return found
+
+
+def all_examples(lessons: Iterable[Lesson], *, workers: int) -> Iterator[list[Example]]:
+    """The demonstrations of many lessons, in order, made by several processes."""
+    parts = [
+        lesson._replace(seed=lesson.seed * 1_000_003 + number, num_tasks=CHUNK)
+        for lesson in lessons
+        for number in range(-(-lesson.num_tasks // CHUNK))
+    ]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(examples, parts)
+
+
+def trace(chat: Conversing, example: Example, *, context: int) -> TokenTrace | None:
+    """The example as the policy would have read and written it; None if it does not fit."""
+    ids = chat.opening(example.scene, ())
+    mask = [False] * len(ids)
+    turns: list[tuple[int, int]] = []
+    waiting: list[Message] = []
+    for message in example.messages:
+        if message.role != "assistant":
+            waiting.append(message)
+            continue
+        if turns:
+            between = chat.continuation(waiting, ended=True)
+            ids += between
+            mask += [False] * len(between)
+            waiting = []
+        reply = chat.reply(message)
+        turns.append((len(ids), len(ids) + len(reply)))
+        ids += reply
+        mask += [True] * len(reply)
+    if len(ids) > context:
+        return None
+    logprobs = (0.0,) * sum(mask)
+    return TokenTrace(ids=tuple(ids), mask=tuple(mask), logprobs=logprobs, turns=tuple(turns))
+
+
+def batches(traces: Sequence[TokenTrace], *, size: int, seed: int) -> Iterator[list[TokenTrace]]:
+    """Endless batches, every trace once per epoch."""
+    epoch = 0
+    while True:
+        order = Random(f"{seed}/{epoch}").sample(range(len(traces)), len(traces))
+        for start in range(0, len(order) - size + 1, size):
+            yield [traces[index] for index in order[start : start + size]]
+        epoch += 1

@@ -1,0 +1,41 @@
+"""The embedded policy before it has learned anything: a small Llama with its own tokenizer."""
+
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from grpo_cl.policy.compact import END, PAD, texts_of, train_tokenizer
+from grpo_cl.policy.sft import Example
+
+VOCABULARY = 2048
+CONTEXT = 2048
+TAUGHT = 6000
+"""Examples whose words the tokenizer is made of."""
+
+
+def new_tiny(examples: Sequence[Example], folder: Path, *, seed: int) -> None:
+    """Write a policy with random weights and a tokenizer made for ``examples``."""
+    every = max(1, len(examples) // TAUGHT)
+    texts = chain.from_iterable(texts_of(each.scene, each.messages) for each in examples[::every])
+    tokenizer = train_tokenizer(texts, size=VOCABULARY)
+    special = tokenizer.get_vocab()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        pad_token_id=special[PAD],
+        bos_token_id=None,
+        eos_token_id=special[END],
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

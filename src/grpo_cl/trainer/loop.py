@@ -1,0 +1,242 @@
+"""The loop: learn the domains of an order one after another, and measure all of them after each."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Protocol
+
+from grpo_cl.algorithms import CLAlgorithm, make_algorithm
+from grpo_cl.buffer import TrajectoryBuffer
+from grpo_cl.config import GRPOConfig
+from grpo_cl.evaluation import Play, evaluate
+from grpo_cl.metrics.rmatrix import BASE, Cell
+from grpo_cl.rewards import RewardOracle
+from grpo_cl.rollout import Actor, run_episodes
+from grpo_cl.tasks import TaskDataLoader
+from grpo_cl.trainer.record import Position, RunRecord
+from grpo_cl.trainer.rollouts import Batch, Credit, collect, collect_varied, credit, is_telling
+from grpo_cl.types import Task, Trajectory, TrajectoryGroup
+
+
+class Policy(Protocol):
+    """What the loop needs from a policy: act, learn, and be written down."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files."""
+        ...
+
+    def actor(self, *, temperature: float) -> Actor:
+        """An actor that writes with today's weights."""
+        ...
+
+    def update(
+        self,
+        groups: Sequence[TrajectoryGroup],
+        advantages: Sequence[Credit],
+        *,
+        auxiliary: Callable[[Any], Any] | None,
+        transform: Callable[[Sequence[tuple[str, Any]]], None] | None,
+    ) -> dict[str, float]:
+        """Learn from groups and return what to log."""
+        ...
+
+    def spread(self, count: int, run: Callable[[Sequence[int]], Sequence[Any]]) -> list[Any]:
+        """``run`` over the numbers below ``count``, each by one process; all get all results."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write a model that others can load."""
+        ...
+
+    def save_state(self, folder: Path) -> None:
+        """Write what an exact resume needs."""
+        ...
+
+    def load_state(self, folder: Path) -> None:
+        """Go on from ``save_state``."""
+        ...
+
+
+class GRPOTrainer:
+    """Learns the domains of ``config.task_order`` one after another."""
+
+    def __init__(self, config: GRPOConfig, *, policy: Policy | None = None) -> None:
+        self.config = config
+        self.tasks = TaskDataLoader(config)
+        self.oracle = RewardOracle(self.tasks.domains, basis=config.reward.basis)
+        self.trajectory_buffer = TrajectoryBuffer(config)
+        self._algorithm = make_algorithm(config.cl_algorithm)
+        self._algorithm.bind(self)
+        self.policy = policy or _default_policy(config)
+        self.position = Position()
+        self.record = RunRecord(config, self.tasks, is_main=self.policy.is_main)
+
+    @property
+    def cl_algorithm(self) -> CLAlgorithm:
+        """The algorithm that decides what is kept of earlier domains."""
+        return self._algorithm
+
+    @cl_algorithm.setter
+    def cl_algorithm(self, algorithm: CLAlgorithm) -> None:
+        algorithm.bind(self)
+        self._algorithm = algorithm
+
+    def train(self) -> dict[str, Any]:
+        """Learn every domain in turn; before the first and after each, evaluate all of them."""
+        self._begin()
+        if not self.record.has_row(BASE):
+            self._evaluate_all(BASE)
+        while self.position.stage < len(self.config.task_order):
+            domain = self.config.task_order[self.position.stage]
+            self._learn(domain)
+            self._evaluate_all(domain)
+            self.record.close_stage(self.position.stage, self.policy, self.trajectory_buffer)
+            self.position = Position(stage=self.position.stage + 1)
+            self._save()
+        return self.record.finish()
+
+    def _learn(self, domain: str) -> None:
+        if self.position.step == 0:
+            self.cl_algorithm.before_task(domain)
+        while self.position.step < self.config.num_steps_per_task:
+            numbers = self.train_step(domain)
+            self.record.log_step(self.position, numbers)
+            self.position = self.position._replace(step=self.position.step + 1)
+            if self.position.step == self.config.num_steps_per_task:
+                self.cl_algorithm.post_task_hook(self, domain)
+            if self.record.is_due(self.position):
+                self._save()
+            if self.config.eval_interval and self.position.step % self.config.eval_interval == 0:
+                self.record.log_evaluation(self.position, domain, self.evaluate_task(domain))
+
+    def train_step(self, domain: str) -> dict[str, float]:
+        """Tasks, episodes, rewards, advantages, update."""
+        started = time.monotonic()
+        tasks = self.cl_algorithm.augment_batch(self._draw(domain, self._tasks_per_step), domain)
+        batch = self._collect(tasks, domain)
+        groups = self.cl_algorithm.augment_rollouts(batch.groups, domain)
+        rollout_s = time.monotonic() - started
+        learned = [group for group in groups if is_telling(group)]
+        rewards = [self.cl_algorithm.shape_rewards(g, g.training_rewards) for g in learned]
+        numbers = self.policy.update(
+            learned,
+            [credit(g, row, self.config) for g, row in zip(learned, rewards, strict=True)],
+            auxiliary=self.cl_algorithm.auxiliary_loss,
+            transform=self.cl_algorithm.transform_gradients,
+        )
+        for group in groups:
+            self.trajectory_buffer.add(group, step=self._global_step)
+            self._observe(group)
+        self.record.keep(groups, self._global_step)
+        self.cl_algorithm.post_step_hook(self, domain)
+        return {
+            **numbers,
+            **self.cl_algorithm.telemetry(),
+            **_summary(batch, num_learned=len(learned)),
+            "rollout_s": rollout_s,
+            "step_s": time.monotonic() - started,
+        }
+
+    def evaluate_task(self, domain: str) -> Cell:
+        """Measure the current policy on the evaluation tasks of ``domain``."""
+        sampled = self.config.evaluation.trials > 1
+        actor = self.policy.actor(temperature=self.config.temperature if sampled else 0.0)
+        tasks = self.tasks.evaluation_tasks(domain)
+        return evaluate(self._player(actor), tasks, self.oracle, self.config)
+
+    @property
+    def _tasks_per_step(self) -> int:
+        return self.config.tasks_per_step
+
+    @property
+    def _global_step(self) -> int:
+        return self.position.stage * self.config.num_steps_per_task + self.position.step
+
+    def _draw(self, domain: str, count: int) -> list[Task]:
+        return self.tasks.next_batch(domain, count)
+
+    def _collect(self, tasks: Sequence[Task], domain: str) -> Batch:
+        play = self._player(self.policy.actor(temperature=self.config.temperature))
+
+        def collect_groups(tasks: Sequence[Task], attempt: int) -> list[TrajectoryGroup]:
+            label = f"step/{self._global_step}/{attempt}"
+            return collect(tasks, play=play, oracle=self.oracle, config=self.config, label=label)
+
+        return collect_varied(
+            tasks, lambda count: self._draw(domain, count), collect_groups, self.config
+        )
+
+    def _player(self, actor: Actor) -> Play:
+        def play(tasks: Sequence[Task], seeds: Sequence[int]) -> list[Trajectory]:
+            def run(places: Sequence[int]) -> list[Trajectory]:
+                return run_episodes(
+                    actor,
+                    self.tasks.domains,
+                    [tasks[place] for place in places],
+                    self.config.rollout,
+                    seeds=[seeds[place] for place in places],
+                )
+
+            return self.policy.spread(len(tasks), run)
+
+        return play
+
+    def _observe(self, group: TrajectoryGroup) -> None:
+        if group.task.domain in self.tasks.domains:
+            successes = sum(reward.value == 1 for reward in group.rewards)
+            self.tasks.observe(group.task, successes=successes, trials=len(group.rewards))
+
+    def _evaluate_all(self, after: str) -> None:
+        for domain in self.config.task_order:
+            cell = self.evaluate_task(domain)
+            self.record.log_cell(self.position, after, domain, cell)
+        self.record.log_row(self.position, self.trajectory_buffer.get_statistics())
+
+    def _begin(self) -> None:
+        found = self.record.begin()
+        if found is None:
+            return
+        state: Mapping[str, Any] = found.state
+        self.position = Position(**state["position"])
+        self.tasks.load_state_dict(state["tasks"])
+        self.trajectory_buffer.load_state_dict(state["buffer"])
+        self.cl_algorithm.load_state_dict(state["algorithm"])
+        self.policy.load_state(found.folder)
+
+    def _save(self) -> None:
+        state = {
+            "position": self.position._asdict(),
+            "tasks": self.tasks.state_dict(),
+            "buffer": self.trajectory_buffer.state_dict(),
+            "algorithm": self.cl_algorithm.state_dict(),
+        }
+        self.record.save(self._global_step, state, self.policy.save_state)
+
+
+def _summary(batch: Batch, *, num_learned: int) -> dict[str, float]:
+    groups = batch.groups
+    rewards = [value for group in groups for value in group.training_rewards]
+    accuracies = [
+        reward.tool_accuracy
+        for group in groups
+        for reward in group.rewards
+        if reward.tool_accuracy is not None
+    ]
+    lengths = [len(m.tokens.ids) for g in groups for m in g.trajectories if m.tokens]
+    return {
+        "reward_mean": fmean(rewards),
+        "reward_max": max(rewards),
+        "tool_accuracy": fmean(accuracies) if accuracies else float("nan"),
+        "zero_variance_groups": float(len(groups) - num_learned),
+        "resampled_groups": float(batch.num_resampled),
+        "groups": float(len(groups)),
+        "episode_tokens": fmean(lengths) if lengths else 0.0,
+    }
+
+
+def _default_policy(config: GRPOConfig) -> Policy:
+    from grpo_cl.policy.runtime import PolicyRuntime  # noqa: PLC0415  # torch is slow to import
+
+    return PolicyRuntime(config)

@@ -1,0 +1,103 @@
+"""Groups to learn from: play tasks, score the episodes, and say what is learned from which."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from grpo_cl.advantages import action_advantages, group_advantages, has_variance, terminal_rewards
+from grpo_cl.config import GRPOConfig
+from grpo_cl.evaluation import Play, episode_seed
+from grpo_cl.rewards import RewardOracle, shaped
+from grpo_cl.types import Reward, Task, Termination, Trajectory, TrajectoryGroup
+
+Credit = Sequence[float | Sequence[float] | None]
+"""Of each episode of a group: one advantage, or one per turn; None where it says nothing."""
+
+INFRASTRUCTURE = frozenset({Termination.INFRASTRUCTURE_ERROR, Termination.UNEXPECTED_ERROR})
+"""Endings that are not the policy's doing; such an episode is in no baseline."""
+
+
+class Batch(NamedTuple):
+    """What one step played."""
+
+    groups: list[TrajectoryGroup]
+    num_resampled: int
+
+
+def collect(
+    tasks: Sequence[Task], *, play: Play, oracle: RewardOracle, config: GRPOConfig, label: str
+) -> list[TrajectoryGroup]:
+    """Play every task ``num_samples_per_prompt`` times and score every episode."""
+    size = config.num_samples_per_prompt
+    attempts = [task for task in tasks for _ in range(size)]
+    seeds = [
+        episode_seed(config.seed, label, place // size, task.id, place % size)
+        for place, task in enumerate(attempts)
+    ]
+    played = play(attempts, seeds)
+    rewards = [oracle.score(trajectory) for trajectory in played]
+    return [
+        _group(task, played[start : start + size], rewards[start : start + size], config)
+        for task, start in zip(tasks, range(0, len(attempts), size), strict=True)
+    ]
+
+
+def _group(
+    task: Task, played: Sequence[Trajectory], rewards: Sequence[Reward], config: GRPOConfig
+) -> TrajectoryGroup:
+    shaping, weights = config.reward.shaping, config.reward.weights
+    values = [shaped(reward, shaping, weights) if shaping else reward.value for reward in rewards]
+    return TrajectoryGroup(
+        task=task,
+        trajectories=tuple(played),
+        rewards=tuple(rewards),
+        training_rewards=tuple(values),
+    )
+
+
+def collect_varied(
+    tasks: Sequence[Task],
+    more: Callable[[int], Sequence[Task]],
+    collect_groups: Callable[[Sequence[Task], int], list[TrajectoryGroup]],
+    config: GRPOConfig,
+) -> Batch:
+    """Groups of the tasks; those without variance are played again with others if so configured."""
+    groups = collect_groups(tasks, 0)
+    if config.loss.zero_variance == "skip":
+        return Batch(groups, 0)
+    resampled = 0
+    for attempt in range(1, config.loss.max_resamples + 1):
+        flat = [place for place, group in enumerate(groups) if not is_telling(group)]
+        if not flat:
+            break
+        resampled += len(flat)
+        for place, group in zip(flat, collect_groups(more(len(flat)), attempt), strict=True):
+            groups[place] = group
+    return Batch(groups, resampled)
+
+
+def is_telling(group: TrajectoryGroup) -> bool:
+    """Whether the episodes of a group differ in reward."""
+    return has_variance(_known(group, group.training_rewards))
+
+
+def credit(group: TrajectoryGroup, rewards: Sequence[float], config: GRPOConfig) -> Credit:
+    """The advantages of a group's episodes."""
+    known = _known(group, rewards)
+    if not config.loss.per_action:
+        return group_advantages(known, config.loss.advantage)
+    turns = [
+        len(trajectory.tokens.turns) if trajectory.tokens else 0
+        for trajectory in group.trajectories
+    ]
+    rows = [
+        None if reward is None else terminal_rewards(reward, count)
+        for reward, count in zip(known, turns, strict=True)
+    ]
+    return action_advantages(rows, config.gamma)
+
+
+def _known(group: TrajectoryGroup, rewards: Sequence[float]) -> list[float | None]:
+    return [
+        None if trajectory.termination in INFRASTRUCTURE else reward
+        for trajectory, reward in zip(group.trajectories, rewards, strict=True)
+    ]

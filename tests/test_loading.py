@@ -1,0 +1,126 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from grpo_cl.errors import ConfigError
+from grpo_cl.policy import loading
+from tiny_policies import batch, byte_tokenizer, load, move, save_model
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("models") / "llama")
+
+
+def test_the_first_adapter_weights_follow_the_seed_and_leave_the_global_one(model_dir: Path):
+    state = torch.get_rng_state()
+    prints = [load(model_dir, lora={"r": 4}, seed=seed).fingerprint() for seed in (1, 1, 2)]
+    assert prints[0] == prints[1] != prints[2]
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_saved_adapter_is_gone_on_with_and_its_start_is_the_reference(
+    model_dir: Path, tmp_path: Path
+):
+    first = load(model_dir, lora={"r": 4})
+    move(first)
+    first.save(tmp_path)
+    start = first.logprobs(*batch()).logprobs_BT
+    policy = load(tmp_path, lora={"r": 4})
+    assert policy.fingerprint() == first.fingerprint()
+    move(policy)
+    with policy.reference():
+        assert torch.equal(policy.logprobs(*batch()).logprobs_BT, start)
+    with pytest.raises(ConfigError, match=r"set lora\.r=4"):
+        load(tmp_path, lora={"r": 8})
+
+
+def test_a_saved_adapter_is_merged_where_all_weights_are_trained(model_dir: Path, tmp_path: Path):
+    first = load(model_dir, lora={"r": 4})
+    move(first)
+    first.save(tmp_path)
+    merged = load(tmp_path)
+    assert len(merged.trainable()) == len(load(model_dir).trainable())
+    expected = first.logprobs(*batch()).logprobs_BT
+    assert torch.allclose(merged.logprobs(*batch()).logprobs_BT, expected, atol=1e-4)
+
+
+def test_dtype_context_and_size_are_as_asked(model_dir: Path):
+    policy = load(model_dir, model_dtype="bfloat16", sampling={"max_context": 40})
+    assert {weight.dtype for _, weight in policy.trainable()} == {torch.bfloat16}
+    assert policy.logprobs(*batch()).logprobs_BT.dtype == torch.float32
+    assert policy.context == 40
+    assert load(model_dir, sampling={"max_context": 400}).context == 64
+    # 2 tables of 300·32; a layer has q, o: 32², k, v: 32·16, three of 32·48, two norms; one norm.
+    assert policy.num_parameters == 2 * 9600 + 2 * (2048 + 1024 + 4608 + 64) + 32
+    assert policy.tokenizer.pad_token_id == 257
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ("./nowhere/at/all", "no model at './nowhere/at/all'; give a local directory"),
+        ("/nowhere", "no model at '/nowhere'; give a local directory"),
+        ("bad name", "no model at 'bad name'; give a local directory"),
+    ],
+)
+def test_an_unknown_path_is_one_sentence(model: str, sentence: str):
+    with pytest.raises(ConfigError) as caught:
+        load(model)
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_neither_disk_nor_hub_has_is_one_sentence_with_a_way_out():
+    with pytest.raises(ConfigError) as caught:
+        load("grpo-cl-nobody/nothing")
+    offline = "was not found locally and the hub could not be reached; give a local directory"
+    online = "check the name, log in with `hf auth login` if it is gated, or give a local path"
+    assert offline in str(caught.value) or online in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_directory_without_a_model_is_named(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"neither config\.json nor"):
+        load(tmp_path)
+
+
+def test_a_model_without_its_weights_is_named(tmp_path: Path):
+    save_model(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="cannot load the model of"):
+        load(tmp_path)
+
+
+def test_a_damaged_weight_file_is_named(tmp_path: Path):
+    save_model(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match="cannot load the model of"):
+        load(tmp_path)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path):
+    save_model(tmp_path)
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([f"<{number}>" for number in range(100)])
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="embeds 300 tokens and its tokenizer has 358"):
+        load(tmp_path)
+
+
+def test_flash_attention_that_is_not_installed_is_one_sentence(model_dir: Path):
+    with pytest.raises(ConfigError, match="set flash_attention=false"):
+        load(model_dir, flash_attention=True)
+
+
+def test_lora_targets_that_do_not_exist_are_named(model_dir: Path):
+    with pytest.raises(ConfigError, match=r"lora\.targets nothing do not fit"):
+        load(model_dir, lora={"r": 4, "targets": ("nothing",)})
+
+
+@pytest.mark.skipif(loading.TINY_DIR.is_dir(), reason="the embedded policy is there")
+def test_a_missing_embedded_policy_is_one_sentence():
+    with pytest.raises(ConfigError, match="is not in this installation"):
+        load("tiny")

@@ -1,0 +1,100 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grpo_cl.errors import ConfigError
+from grpo_cl.policy.model import PolicyModel
+from tiny_policies import ARCHITECTURES, batch, close, config, gradients, load, plain, save_model
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_chunked_logprobs_and_their_gradients_are_those_of_the_whole_logits(
+    tmp_path: Path, architecture: str
+):
+    policy = load(save_model(tmp_path, architecture), kl_coef=0)
+    ids_BT, attention_BT = batch()
+    weights_BT = torch.linspace(-1, 1, 36).view(3, 12)
+    expected_BT = plain(policy, ids_BT, attention_BT, 0.7)
+    wanted = gradients(policy, (expected_BT * weights_BT).sum())
+    scores = policy.logprobs(ids_BT, attention_BT, temperature=0.7, max_logits=4 * 300)
+    found = gradients(policy, (scores.logprobs_BT * weights_BT).sum())
+    assert torch.allclose(scores.logprobs_BT, expected_BT, atol=1e-5)
+    assert close(found, wanted)
+    assert policy._scorer._is_split, "the head of this architecture is known"
+
+
+def test_a_head_that_cannot_be_taken_apart_is_scored_from_whole_logits(model_dir: Path):
+    policy = load(model_dir, kl_coef=0)
+    ids_BT, attention_BT = batch()
+    doubled = policy.module.register_forward_hook(double_logits)
+    other = PolicyModel(policy.module, policy.tokenizer, policy._source, config(model_dir))
+    assert not other._scorer._is_split
+    expected_BT = plain(policy, ids_BT, attention_BT, 1.0)
+    found_BT = other.logprobs(ids_BT, attention_BT, max_logits=900).logprobs_BT
+    assert torch.allclose(found_BT, expected_BT, atol=1e-5)
+    doubled.remove()
+
+
+def double_logits(_module: Any, _inputs: Any, output: Any) -> Any:
+    output.logits = 2 * output.logits
+    return output
+
+
+def test_only_masked_positions_are_scored_and_get_gradients(model_dir: Path):
+    policy = load(model_dir, kl_coef=0)
+    ids_BT, attention_BT = batch()
+    mask_BT = torch.zeros(3, 12, dtype=torch.bool)
+    mask_BT[0, 3:6] = mask_BT[1, 8] = mask_BT[1, 10] = True  # the last one is padding
+    everything = plain(policy, ids_BT, attention_BT, 1.0)
+    scores = policy.logprobs(ids_BT, attention_BT, mask_BT=mask_BT)
+    assert torch.allclose(scores.logprobs_BT, everything * mask_BT, atol=1e-6)
+    assert scores.entropy_BT.count_nonzero() == 4
+    wanted = gradients(policy, (everything * mask_BT).sum())
+    assert close(
+        gradients(policy, policy.logprobs(ids_BT, attention_BT, mask_BT=mask_BT).logprobs_BT.sum()),
+        wanted,
+    )
+
+
+def test_an_empty_mask_gives_zeros_that_still_have_a_backward_pass(model_dir: Path):
+    policy = load(model_dir, kl_coef=0)
+    ids_BT, attention_BT = batch()
+    nothing = policy.logprobs(ids_BT, attention_BT, mask_BT=torch.zeros(3, 12)).logprobs_BT
+    found = gradients(policy, nothing.sum())
+    assert nothing.count_nonzero() == 0
+    assert all(grad.count_nonzero() == 0 for grad in found.values())
+
+
+def test_logits_never_exceed_their_limit_in_either_pass(model_dir: Path):
+    policy = load(model_dir, kl_coef=0)
+    sizes: list[int] = []
+    head = policy.module.get_output_embeddings()
+    assert head is not None
+    head.register_forward_hook(lambda _m, _i, logits: sizes.append(logits.numel()))
+    ids_BT, attention_BT = batch()
+    policy.logprobs(ids_BT, attention_BT, max_logits=5 * 300).logprobs_BT.sum().backward()
+    assert max(sizes) == 5 * 300
+    # 23 scored positions in chunks of 5, twice, beside one look at the last position of 3 rows.
+    assert sum(sizes) == (2 * 23 + 3) * 300
+
+
+def test_entropy_is_that_of_the_whole_distribution(model_dir: Path):
+    policy = load(model_dir, kl_coef=0)
+    ids_BT, attention_BT = batch()
+    logits_BTV = policy.module(ids_BT, attention_mask=attention_BT).logits / 0.5
+    expected_BT = torch.distributions.Categorical(logits=logits_BTV[:, :-1]).entropy()
+    found_BT = policy.logprobs(ids_BT, attention_BT, temperature=0.5).entropy_BT
+    assert torch.allclose(found_BT[:, 1:], expected_BT * attention_BT[:, 1:], atol=1e-5)
+    assert not found_BT.requires_grad
+
+
+def test_temperature_zero_is_refused(model_dir: Path):
+    with pytest.raises(ConfigError, match="must be above 0"):
+        load(model_dir).logprobs(*batch(), temperature=0.0)
