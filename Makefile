@@ -34,7 +34,8 @@ bench-env: setup
 lock:  # writes requirements.lock from pyproject.toml: names and versions, nothing else
 	rm -rf .lock-venv && $(PYTHON) -m venv .lock-venv
 	.lock-venv/bin/python -m pip install --quiet --disable-pip-version-check ".[dev]"
-	.lock-venv/bin/python -m pip freeze --exclude grpo-cl --exclude-editable > requirements.lock
+	.lock-venv/bin/python -m pip freeze --exclude grpo-cl --exclude-editable \
+		| sed 's/+cpu$$//' > requirements.lock
 	rm -rf .lock-venv
 
 clean:

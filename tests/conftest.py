@@ -8,6 +8,9 @@ import pytest
 
 from grpo_cl.domains import Domain, load_domain
 
+# Before torch is imported: on busy cores a second thread makes tiny models slower, not faster.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
 

@@ -13,7 +13,6 @@ from grpo_cl.errors import ConfigError, GRPOCLError
 
 _RUNS = {
     "train": "learn a sequence of domains; settings with --help",
-    "demo": "learn three domains with the embedded policy",
     "evaluate": "measure a policy on test tasks",
 }
 

@@ -5,7 +5,7 @@ import sys
 import time
 
 from grpo_cl.cli.options import read_config
-from grpo_cl.cli.train import TINY
+from grpo_cl.cli.train import COMPACT
 from grpo_cl.config import GRPOConfig
 from grpo_cl.policy.learner import Learner
 from grpo_cl.policy.model import PolicyModel
@@ -43,7 +43,7 @@ def sft(arguments: argparse.Namespace) -> int:
 
 def _config(arguments: argparse.Namespace) -> GRPOConfig:
     schedule = {"warmup_steps": 100, "decay_steps": arguments.steps, "weight_decay": 0.01}
-    return read_config(arguments.settings, {**TINY, "optimizer": schedule})
+    return read_config(arguments.settings, {**COMPACT, "optimizer": schedule})
 
 
 def _traces(policy: PolicyModel, examples: list[Example]) -> list[TokenTrace]:

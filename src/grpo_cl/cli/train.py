@@ -1,4 +1,4 @@
-"""``grpo-cl train``, ``demo``, ``evaluate``, ``report``, ``fetch-model``."""
+"""``grpo-cl train``, ``evaluate``, ``report``, ``fetch-model``: learning and what comes of it."""
 
 import argparse
 import json
@@ -14,8 +14,7 @@ from grpo_cl.report import write_report
 from grpo_cl.rundir import RunDir
 from grpo_cl.trainer import GRPOTrainer
 
-TINY: dict[str, Any] = {
-    "model_name_or_path": "tiny",
+COMPACT: dict[str, Any] = {
     "model_dtype": "float32",
     "temperature": 1.0,
     "max_new_tokens": 128,
@@ -23,35 +22,12 @@ TINY: dict[str, Any] = {
     "rollout": {"user": "solo", "prompt": "compact", "max_turns": 16},
     "sampling": {"max_context": 1536, "dialect": "compact"},
 }
-"""What the embedded policy was made for; any setting can be overridden."""
-
-DEMO: dict[str, Any] = {
-    **TINY,
-    "num_samples_per_prompt": 8,
-    "batch_size_per_gpu": 8,
-    "gradient_accumulation_steps": 1,
-    "num_steps_per_task": 8,
-    "learning_rate": 3e-4,
-    "log_dir": "runs/demo",
-    "tasks": {"generated": 400, "difficulty": 0.0, "strategy": "epoch"},
-    "evaluation": {"generated": 32},
-    "logging": {"trackers": ["tensorboard"], "save_interval": 100},
-}
+"""What a policy made by ``grpo-cl sft --new_tiny`` reads and writes; any setting can differ."""
 
 
 def train(arguments: argparse.Namespace) -> int:
     """Train as the settings say and print how it ended."""
-    return run(_with_tiny_defaults(arguments.settings))
-
-
-def demo(arguments: argparse.Namespace) -> int:
-    """Train the embedded policy on three domains."""
-    return run(read_config(arguments.settings, DEMO))
-
-
-def _with_tiny_defaults(settings: list[str]) -> GRPOConfig:
-    config = read_config(settings)
-    return read_config(settings, TINY) if config.model_name_or_path == "tiny" else config
+    return run(read_config(arguments.settings))
 
 
 def run(config: GRPOConfig) -> int:
@@ -96,7 +72,7 @@ def report(arguments: argparse.Namespace) -> int:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Measure a policy on the evaluation tasks of its domains."""
-    trainer = GRPOTrainer(_with_tiny_defaults(arguments.settings))
+    trainer = GRPOTrainer(read_config(arguments.settings))
     for domain in trainer.config.task_order:
         cell = trainer.evaluate_task(domain)
         print(json.dumps({"domain": domain, **cell.numbers()}))

@@ -85,17 +85,18 @@ class GRPOTrainer:
 
     def train(self) -> dict[str, Any]:
         """Learn every domain in turn; before the first and after each, evaluate all of them."""
-        self._begin()
-        if not self.record.has_row(BASE):
-            self._evaluate_all(BASE)
-        while self.position.stage < len(self.config.task_order):
-            domain = self.config.task_order[self.position.stage]
-            self._learn(domain)
-            self._evaluate_all(domain)
-            self.record.close_stage(self.position.stage, self.policy, self.trajectory_buffer)
-            self.position = Position(stage=self.position.stage + 1)
-            self._save()
-        return self.record.finish()
+        with self.record:
+            self._begin()
+            if not self.record.has_row(BASE):
+                self._evaluate_all(BASE)
+            while self.position.stage < len(self.config.task_order):
+                domain = self.config.task_order[self.position.stage]
+                self._learn(domain)
+                self._evaluate_all(domain)
+                self.record.close_stage(self.position.stage, self.policy, self.trajectory_buffer)
+                self.position = Position(stage=self.position.stage + 1)
+                self._save()
+            return self.record.finish()
 
     def _learn(self, domain: str) -> None:
         if self.position.step == 0:

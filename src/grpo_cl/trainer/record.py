@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TextIO
+from typing import Any, NamedTuple, Protocol, Self, TextIO
 
 from grpo_cl.audit import audit_task
 from grpo_cl.buffer import TrajectoryBuffer
@@ -211,11 +211,13 @@ class RunRecord:
         if self._is_main:
             self.matrix = self.matrix.model_copy(update={"facts": self._facts()})
             self._write_summaries()
-            self._close()
         scores = continual_scores(self.matrix.scores())
         return {**self.metrics.get_summary(), **scores, "run": str(self.run.root)}
 
-    def _close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         for tracker in self._trackers:
             tracker.close()
         for journal in (self._journal, self._episodes):

@@ -1,0 +1,154 @@
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from grpo_cl.errors import ConfigError
+from grpo_cl.metrics.rmatrix import RMatrix
+from grpo_cl.report import write_report
+from grpo_cl.rundir import RunDir, resume_point
+from grpo_cl.trainer import GRPOTrainer
+from small_runs import RareWords, make_policy, small_config, small_trainer
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def whole(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    log_dir = tmp_path_factory.mktemp("runs") / "whole"
+    small_trainer(small_config(policy, log_dir)).train()
+    return log_dir
+
+
+def traces(run: Path) -> dict[str, str]:
+    """What must be the same in two runs of the same description, bit for bit."""
+    files = RunDir(run)
+    stages = [files.stage_checkpoint(stage).model_dir / "model.safetensors" for stage in (0, 1)]
+    kept = [files.metrics_journal, files.trajectories_journal, files.r_matrix, *stages]
+    return {path.name + str(place): digest(path) for place, path in enumerate(kept)}
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_run_leaves_the_files_it_promises(whole: Path) -> None:
+    run = RunDir(whole)
+    metrics = json.loads(run.metrics.read_text())
+    assert {"task_0/train", "task_0/eval", "task_1/train", "transfer"} <= set(metrics)
+    step = metrics["task_1/train"][-1]
+    for name in ("loss", "reward_mean", "reward_max", "tool_accuracy", "zero_variance_groups"):
+        assert name in step
+    assert (run.stage_checkpoint(1).model_dir / "config.json").exists()
+    assert write_report(whole).exists()
+
+
+def test_all_domains_are_measured_before_the_first_and_after_every_stage(whole: Path) -> None:
+    matrix = RMatrix.load(RunDir(whole).r_matrix)
+    assert [row.after for row in matrix.rows] == ["base", "mock", "telecom"]
+    assert all(set(row.cells) == {"mock", "telecom"} for row in matrix.rows)
+
+
+def test_weights_move_and_trained_tokens_are_those_that_were_sampled(whole: Path) -> None:
+    stages = [RunDir(whole).stage_checkpoint(stage).model_dir for stage in (0, 1)]
+    assert digest(stages[0] / "model.safetensors") != digest(stages[1] / "model.safetensors")
+    lines = RunDir(whole).trajectories_journal.read_text().splitlines()
+    assert len(lines) == 2 * 2 * 2 * 3
+    for line in lines:
+        tokens = json.loads(line)["tokens"]
+        assert len(tokens["logprobs"]) == sum(tokens["mask"]) > 0
+        assert len(tokens["ids"]) == len(tokens["mask"])
+
+
+def test_the_same_seed_gives_the_same_run(policy: Path, whole: Path, tmp_path: Path) -> None:
+    small_trainer(small_config(policy, tmp_path / "again")).train()
+    assert traces(tmp_path / "again") == traces(whole)
+
+
+class Stopped(Exception):  # noqa: N818
+    """A power cut, as far as a process can tell."""
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_run_that_stops_anywhere_ends_as_if_it_had_not(
+    policy: Path, whole: Path, tmp_path: Path, steps: int
+) -> None:
+    class Failing(RareWords):
+        def post_step_hook(self, trainer: object, domain: str) -> None:
+            nonlocal steps
+            steps -= 1
+            if steps < 0:
+                raise Stopped
+
+    config = small_config(policy, tmp_path / "run")
+    trainer = GRPOTrainer(config)
+    trainer.cl_algorithm = Failing()
+    with pytest.raises(Stopped):
+        trainer.train()
+    small_trainer(config.model_copy(update={"resume_from": tmp_path / "run"})).train()
+    assert traces(tmp_path / "run") == traces(whole)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_ends_bit_for_bit_as_an_uninterrupted_one(
+    policy: Path, whole: Path, tmp_path: Path
+) -> None:
+    script = Path(__file__).parent / "small_runs.py"
+    log_dir = tmp_path / "killed"
+    chance = Random(7)
+    for attempt in range(12):
+        resume = ["resume"] if RunDir(log_dir).config.exists() else []
+        command = [sys.executable, str(script), str(policy), str(log_dir), *resume]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+            if attempt < 4:
+                _wait_for(log_dir, run)
+                time.sleep(chance.uniform(0.1, 2.5))
+                run.send_signal(signal.SIGKILL)
+            run.wait()
+        if run.returncode == 0:
+            break
+    assert traces(log_dir) == traces(whole)
+
+
+def _wait_for(log_dir: Path, run: subprocess.Popen[bytes]) -> None:
+    known = _size(log_dir)
+    while run.poll() is None and _size(log_dir) == known:
+        time.sleep(0.05)
+
+
+def _size(log_dir: Path) -> int:
+    journal = RunDir(log_dir).metrics_journal
+    return journal.stat().st_size if journal.exists() else -1
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
+    policy: Path, whole: Path, tmp_path: Path
+) -> None:
+    config = small_config(policy, tmp_path / "run", logging={"trackers": (), "save_interval": 1})
+    small_trainer(config).train()
+    newest = resume_point(tmp_path / "run").checkpoint
+    assert newest is not None
+    weights = newest.policy_dir / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    point = resume_point(tmp_path / "run")
+    assert point.checkpoint is not None
+    assert point.checkpoint.root != newest.root
+    assert "weights.safetensors" in point.damaged[0].problem
+    small_trainer(config.model_copy(update={"resume_from": tmp_path / "run"})).train()
+    assert traces(tmp_path / "run") == traces(whole)
+
+
+def test_a_directory_that_holds_a_run_is_not_overwritten(policy: Path, whole: Path) -> None:
+    with pytest.raises(ConfigError, match="holds a run already"):
+        small_trainer(small_config(policy, whole)).train()
