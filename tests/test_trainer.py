@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from safetensors.torch import load_file
 
 from grpo_cl.errors import ConfigError
 from grpo_cl.metrics.rmatrix import RMatrix
@@ -152,3 +153,17 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
 def test_a_directory_that_holds_a_run_is_not_overwritten(policy: Path, whole: Path) -> None:
     with pytest.raises(ConfigError, match="holds a run already"):
         small_trainer(small_config(policy, whole)).train()
+
+
+@pytest.mark.slow
+def test_two_processes_learn_what_one_does(policy: Path, whole: Path, tmp_path: Path) -> None:
+    script = Path(__file__).parent / "small_runs.py"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [*launcher, str(script), str(policy), str(tmp_path / "two")]
+    subprocess.run(command, check=True, capture_output=True)
+    one, two = (
+        load_file(RunDir(run).stage_checkpoint(1).model_dir / "model.safetensors")
+        for run in (whole, tmp_path / "two")
+    )
+    assert one.keys() == two.keys()
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-4

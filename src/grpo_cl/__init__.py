@@ -4,16 +4,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from grpo_cl.algorithms import CLAlgorithm, ReplayCL, SequentialCL
+    from grpo_cl.buffer import TrajectoryBuffer
     from grpo_cl.config import GRPOConfig
+    from grpo_cl.metrics.tracker import MetricsTracker
+    from grpo_cl.policy.model import PolicyModel
     from grpo_cl.rewards import RewardOracle
     from grpo_cl.tasks import TaskDataLoader
+    from grpo_cl.trainer import GRPOTrainer
 
-__all__ = ["GRPOConfig", "RewardOracle", "TaskDataLoader"]
+__all__ = [
+    "CLAlgorithm",
+    "GRPOConfig",
+    "GRPOTrainer",
+    "MetricsTracker",
+    "PolicyModel",
+    "ReplayCL",
+    "RewardOracle",
+    "SequentialCL",
+    "TaskDataLoader",
+    "TrajectoryBuffer",
+]
 
 _HOMES = {
+    "CLAlgorithm": "grpo_cl.algorithms",
     "GRPOConfig": "grpo_cl.config",
+    "GRPOTrainer": "grpo_cl.trainer",
+    "MetricsTracker": "grpo_cl.metrics.tracker",
+    "PolicyModel": "grpo_cl.policy.model",
+    "ReplayCL": "grpo_cl.algorithms",
     "RewardOracle": "grpo_cl.rewards",
+    "SequentialCL": "grpo_cl.algorithms",
     "TaskDataLoader": "grpo_cl.tasks",
+    "TrajectoryBuffer": "grpo_cl.buffer",
 }
 
 

@@ -84,6 +84,7 @@ def _add_sft(parser: _Parser) -> None:
     parser.add("--seed", type=int, default=0)
     parser.add("--workers", type=int, default=2, help="processes that make demonstrations")
     parser.add("--log_interval", type=int, default=50)
+    parser.add("--save_interval", type=int, default=200, help="steps between saves")
     parser.add("--new_tiny", action="store_true", help="begin with a new, untrained tiny policy")
     parser.add("--out", type=Path, required=True, metavar="DIR")
     parser.set_defaults(run=_command("sft", "sft"), takes_settings=True)

@@ -64,3 +64,5 @@ def learn(
             seconds = time.monotonic() - started
             sys.stdout.write(f"Step {step}: loss={numbers['loss']:.4f}, {seconds:.0f} s\n")
             sys.stdout.flush()
+        if (step + 1) % arguments.save_interval == 0:
+            policy.save(arguments.out)
