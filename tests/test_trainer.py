@@ -120,6 +120,22 @@ def test_a_run_killed_at_random_moments_ends_bit_for_bit_as_an_uninterrupted_one
     assert traces(log_dir) == traces(whole)
 
 
+@pytest.mark.slow
+def test_a_run_that_is_asked_to_end_saves_and_can_go_on(
+    policy: Path, whole: Path, tmp_path: Path
+) -> None:
+    script, log_dir = Path(__file__).parent / "small_runs.py", tmp_path / "asked"
+    command = [sys.executable, str(script), str(policy), str(log_dir)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        _wait_for(log_dir, run)
+        _wait_for(log_dir, run)
+        run.terminate()
+        assert run.wait() == 143
+    assert resume_point(log_dir).checkpoint is not None
+    subprocess.run([*command, "resume"], check=True, capture_output=True)
+    assert traces(log_dir) == traces(whole)
+
+
 def _wait_for(log_dir: Path, run: subprocess.Popen[bytes]) -> None:
     known = _size(log_dir)
     while run.poll() is None and _size(log_dir) == known:

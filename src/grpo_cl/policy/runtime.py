@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.utils.logging import disable_progress_bar
 
 from grpo_cl.config import GRPOConfig
 from grpo_cl.policy.actor import PolicyActor
@@ -33,6 +34,7 @@ class PolicyRuntime:
     """What the training loop uses; see ``trainer.Policy``."""
 
     def __init__(self, config: GRPOConfig, *, ranks: Ranks | None = None) -> None:
+        disable_progress_bar()  # a run has a progress line of its own
         self.config = config
         self.ranks = ranks or Ranks.join()
         self.model = PolicyModel.load(config, device=self.ranks.device)
@@ -79,6 +81,10 @@ class PolicyRuntime:
         for rank, part in enumerate(parts):
             results[rank :: self.ranks.world_size] = part
         return results
+
+    def agree(self, *, flag: bool) -> bool:
+        """Whether any process says so."""
+        return any(self.ranks.gather(flag))
 
     def save(self, folder: Path) -> None:
         """Write a model that others can load."""

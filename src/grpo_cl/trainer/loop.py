@@ -14,6 +14,7 @@ from grpo_cl.metrics.rmatrix import BASE, Cell
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.rollout import Actor, run_episodes
 from grpo_cl.tasks import TaskDataLoader
+from grpo_cl.trainer.interruption import STATUS, Interruption
 from grpo_cl.trainer.record import Position, RunRecord
 from grpo_cl.trainer.rollouts import Batch, Credit, collect, collect_varied, credit, is_telling
 from grpo_cl.types import Task, Trajectory, TrajectoryGroup
@@ -46,6 +47,10 @@ class Policy(Protocol):
         """``run`` over the numbers below ``count``, each by one process; all get all results."""
         ...
 
+    def agree(self, *, flag: bool) -> bool:
+        """Whether any process says so."""
+        ...
+
     def save(self, folder: Path) -> None:
         """Write a model that others can load."""
         ...
@@ -71,6 +76,7 @@ class GRPOTrainer:
         self._algorithm.bind(self)
         self.policy = policy or _default_policy(config)
         self.position = Position()
+        self._interruption = Interruption()
         self.record = RunRecord(config, self.tasks, is_main=self.policy.is_main)
 
     @property
@@ -85,7 +91,7 @@ class GRPOTrainer:
 
     def train(self) -> dict[str, Any]:
         """Learn every domain in turn; before the first and after each, evaluate all of them."""
-        with self.record:
+        with self.record, self._interruption:
             self._begin()
             if not self.record.has_row(BASE):
                 self._evaluate_all(BASE)
@@ -107,8 +113,11 @@ class GRPOTrainer:
             self.position = self.position._replace(step=self.position.step + 1)
             if self.position.step == self.config.num_steps_per_task:
                 self.cl_algorithm.post_task_hook(self, domain)
-            if self.record.is_due(self.position):
+            is_ending = self.policy.agree(flag=self._interruption.is_asked)
+            if is_ending or self.record.is_due(self.position):
                 self._save()
+            if is_ending:
+                raise SystemExit(STATUS)
             if self.config.eval_interval and self.position.step % self.config.eval_interval == 0:
                 self.record.log_evaluation(self.position, domain, self.evaluate_task(domain))
 
