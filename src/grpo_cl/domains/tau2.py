@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -317,6 +317,7 @@ def fork(shared: SharedDatabase) -> EpisodeDatabase:
     return EpisodeDatabase(shared)
 
 
+@cache  # every episode's prompt holds the policy
 def _read(directory: Path, stem: str) -> bytes:
     for suffix in (".json", ".json.gz", ".md", ".txt"):
         path = directory / f"{stem}{suffix}"
