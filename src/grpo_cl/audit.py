@@ -11,6 +11,7 @@ from grpo_cl.domains.base import Domain
 from grpo_cl.recordings import Recording, execute
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.types import Message, Record, RewardType, Task, Termination, ToolCall
+from grpo_cl.users.base import STOP
 
 TRANSFER = "transfer_to_human_agents"
 
@@ -75,7 +76,7 @@ def scripted(task: Task, calls: Sequence[ToolCall], *, told: bool = False) -> Re
             Message(role="user", content="Hello."),
             *said,
             closing,
-            Message(role="user", content="###STOP###"),
+            Message(role="user", content=STOP),
         ),
     )
 

@@ -12,8 +12,8 @@ from typing_extensions import override
 from grpo_cl.domains.base import ToolSchema
 from grpo_cl.domains.generators.airline import task_maker
 from grpo_cl.domains.generators.draft import TaskMaker
-from grpo_cl.domains.overlay import SharedDatabase
-from grpo_cl.domains.tau2 import Tau2Domain, Tau2Environment, fork, parse_database
+from grpo_cl.domains.overlay import EpisodeDatabase, SharedDatabase
+from grpo_cl.domains.tau2 import Tau2Domain, Tau2Environment, parse_database
 from grpo_cl.domains.toolkit import COMMON, adopt, schema
 
 _WRITES = (
@@ -66,7 +66,7 @@ class AirlineDomain(Tau2Domain):
     def world(
         self, agent: SharedDatabase, user_data: dict[str, Any] | None, *, solo: bool
     ) -> Tau2Environment:
-        return Tau2Environment(AirlineTools(fork(agent)), None, solo=solo)
+        return Tau2Environment(AirlineTools(EpisodeDatabase(agent)), None, solo=solo)
 
     @override
     def task_maker(self, split: str) -> TaskMaker:

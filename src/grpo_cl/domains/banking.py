@@ -17,8 +17,8 @@ from inspect_evals.tau2.utils import TAU2_DATA_DIR
 from typing_extensions import override
 
 from grpo_cl.domains.base import State, StateHash, ToolSchema
-from grpo_cl.domains.overlay import SharedDatabase
-from grpo_cl.domains.tau2 import Tau2Domain, Tau2Environment, fork, parse_database
+from grpo_cl.domains.overlay import EpisodeDatabase, SharedDatabase
+from grpo_cl.domains.tau2 import Tau2Domain, Tau2Environment, parse_database
 from grpo_cl.domains.toolkit import Toolkit, adopt, schema
 from grpo_cl.errors import ToolError
 
@@ -171,5 +171,5 @@ class BankingDomain(Tau2Domain):
     def world(
         self, agent: SharedDatabase, user_data: dict[str, Any] | None, *, solo: bool
     ) -> Tau2Environment:
-        shared = fork(agent)
+        shared = EpisodeDatabase(agent)
         return BankingEnvironment(BankingTools(shared), BankingUserTools(shared), solo=solo)

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from grpo_cl.domains.base import ToolSchema
-from grpo_cl.domains.overlay import SharedDatabase
-from grpo_cl.domains.tau2 import Tau2Domain, Tau2Environment, fork, parse_database
+from grpo_cl.domains.overlay import EpisodeDatabase, SharedDatabase
+from grpo_cl.domains.tau2 import Tau2Domain, Tau2Environment, parse_database
 from grpo_cl.domains.toolkit import COMMON, adopt, function_schema, text_parameters
 from grpo_cl.errors import ToolError
 
@@ -196,4 +196,6 @@ class MockDomain(Tau2Domain):
         self, agent: SharedDatabase, user_data: dict[str, Any] | None, *, solo: bool
     ) -> Tau2Environment:
         inbox = _inbox().updated(user_data) if user_data else _inbox()
-        return Tau2Environment(MockTools(fork(agent)), MockUserTools(fork(inbox)), solo=solo)
+        return Tau2Environment(
+            MockTools(EpisodeDatabase(agent)), MockUserTools(EpisodeDatabase(inbox)), solo=solo
+        )

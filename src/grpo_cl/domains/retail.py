@@ -13,8 +13,8 @@ from typing_extensions import override
 from grpo_cl.domains.base import ToolSchema
 from grpo_cl.domains.generators.draft import TaskMaker
 from grpo_cl.domains.generators.retail import task_maker
-from grpo_cl.domains.overlay import SharedDatabase
-from grpo_cl.domains.tau2 import Tau2Domain, Tau2Environment, fork, parse_database
+from grpo_cl.domains.overlay import EpisodeDatabase, SharedDatabase
+from grpo_cl.domains.tau2 import Tau2Domain, Tau2Environment, parse_database
 from grpo_cl.domains.toolkit import (
     COMMON,
     Toolkit,
@@ -98,7 +98,7 @@ class RetailDomain(Tau2Domain):
     def world(
         self, agent: SharedDatabase, user_data: dict[str, Any] | None, *, solo: bool
     ) -> Tau2Environment:
-        return Tau2Environment(RetailTools(fork(agent)), None, solo=solo)
+        return Tau2Environment(RetailTools(EpisodeDatabase(agent)), None, solo=solo)
 
     @override
     def task_maker(self, split: str) -> TaskMaker:

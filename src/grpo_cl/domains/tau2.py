@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from grpo_cl.domains.base import DONE, Domain, Environment, State, StateHash, ToolSchema
 from grpo_cl.domains.generators.draft import TaskMaker, draw_tasks
-from grpo_cl.domains.overlay import EpisodeDatabase, SharedDatabase
+from grpo_cl.domains.overlay import SharedDatabase
 from grpo_cl.domains.toolkit import TOOL_FAILURES, Toolkit, function_schema, render
 from grpo_cl.errors import ConfigError, TaskDataError, ToolError
 from grpo_cl.types import (
@@ -310,11 +310,6 @@ def find_source(folder: str, data_dir: Path | None) -> Source:
 def parse_database(folder: str, stem: str = "db") -> Any:
     """A JSON database of the carrier, without the temporary file its own loader leaves behind."""
     return json.loads(_read(TAU2_DATA_DIR / "domains" / folder, stem))
-
-
-def fork(shared: SharedDatabase) -> EpisodeDatabase:
-    """An episode's own view of a database."""
-    return EpisodeDatabase(shared)
 
 
 @cache  # every episode's prompt holds the policy

@@ -17,8 +17,8 @@ from typing_extensions import override
 from grpo_cl.domains.base import ToolSchema
 from grpo_cl.domains.generators.draft import TaskMaker
 from grpo_cl.domains.generators.telecom import task_maker
-from grpo_cl.domains.overlay import SharedDatabase
-from grpo_cl.domains.tau2 import Tau2Domain, Tau2Environment, fork
+from grpo_cl.domains.overlay import EpisodeDatabase, SharedDatabase
+from grpo_cl.domains.tau2 import Tau2Domain, Tau2Environment
 from grpo_cl.domains.toolkit import Toolkit, adopt, schema
 from grpo_cl.errors import ToolError
 
@@ -159,7 +159,9 @@ class TelecomDomain(Tau2Domain):
         if user_data:
             phone = phone.updated(user_data)
         return TelecomEnvironment(
-            TelecomTools(fork(agent)), TelecomUserTools(fork(phone)), solo=solo
+            TelecomTools(EpisodeDatabase(agent)),
+            TelecomUserTools(EpisodeDatabase(phone)),
+            solo=solo,
         )
 
     @override

@@ -124,7 +124,8 @@ class GRPOTrainer:
     def train_step(self, domain: str) -> dict[str, float]:
         """Tasks, episodes, rewards, advantages, update."""
         started = time.monotonic()
-        tasks = self.cl_algorithm.augment_batch(self._draw(domain, self._tasks_per_step), domain)
+        new_tasks = self.tasks.next_batch(domain, self.config.tasks_per_step)
+        tasks = self.cl_algorithm.augment_batch(new_tasks, domain)
         batch = self._collect(tasks, domain)
         groups = self.cl_algorithm.augment_rollouts(batch.groups, domain)
         rollout_s = time.monotonic() - started
@@ -157,15 +158,8 @@ class GRPOTrainer:
         return evaluate(self._player(actor), tasks, self.oracle, self.config)
 
     @property
-    def _tasks_per_step(self) -> int:
-        return self.config.tasks_per_step
-
-    @property
     def _global_step(self) -> int:
         return self.position.stage * self.config.num_steps_per_task + self.position.step
-
-    def _draw(self, domain: str, count: int) -> list[Task]:
-        return self.tasks.next_batch(domain, count)
 
     def _collect(self, tasks: Sequence[Task], domain: str) -> Batch:
         play = self._player(self.policy.actor(temperature=self.config.temperature))
@@ -175,7 +169,7 @@ class GRPOTrainer:
             return collect(tasks, play=play, oracle=self.oracle, config=self.config, label=label)
 
         return collect_varied(
-            tasks, lambda count: self._draw(domain, count), collect_groups, self.config
+            tasks, lambda count: self.tasks.next_batch(domain, count), collect_groups, self.config
         )
 
     def _player(self, actor: Actor) -> Play:
