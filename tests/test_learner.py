@@ -239,14 +239,26 @@ def test_steps_too_small_for_bfloat16_add_up():
     assert f"weights/{name}" not in exact.state_dict().tensors
 
 
-def test_weights_changed_from_outside_are_gone_on_from():
+def test_other_weights_are_gone_on_from():
     learner = make_learner(settings(model_dtype="bfloat16"))
-    with torch.no_grad():
-        for _, weight in learner.policy.trainable():
-            weight.zero_()
-    learner.adopt_weights()
+    learner.load_weights({name: 0 * weight for name, weight in learner.weights().items()})
     learner.update(*random_batch(2))
     assert max(float(weight.abs().max()) for weight in weights(learner).values()) < 0.01
+
+
+def test_forgotten_moments_make_the_next_update_a_first_one():
+    learner, fresh = make_learner(), make_learner()
+    start = learner.weights()
+    learner.update(*random_batch(2))
+    learner.load_weights(start)
+    learner.forget_moments()
+    learner.update(*random_batch(3))
+    fresh.update(*random_batch(3))
+    assert all(torch.equal(a, b) for a, b in zip(*map(_values, (learner, fresh)), strict=True))
+
+
+def _values(learner: Learner) -> list[torch.Tensor]:
+    return list(learner.weights().values())
 
 
 def test_learning_leaves_the_global_generator_and_evaluation_mode_alone():

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import (
     Field,
+    JsonValue,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -171,6 +172,8 @@ class GRPOConfig(Record):
     learning_rate: PositiveFloat = 1e-6
     max_grad_norm: PositiveFloat = 1.0
     cl_algorithm: str = "sequential"
+    cl_options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Options of the algorithm, each as cl_options.NAME; docs/algorithms.md lists them."""
     replay_buffer_size: PositiveInt = 1000
     """Trajectories kept per domain."""
     replay_ratio: Annotated[float, Field(ge=0)] = 0.2

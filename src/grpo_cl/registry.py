@@ -25,6 +25,11 @@ def with_plugins(table: Mapping[str, T], group: str) -> dict[str, T]:
     return {**_plugins(group), **table}
 
 
+def plugin_paths(group: str) -> dict[str, str]:
+    """``module:name`` of what installed packages add to ``group``."""
+    return {entry.name: entry.value for entry in entry_points(group=group)}
+
+
 @cache  # looking through the installed packages takes milliseconds
 def _plugins(group: str) -> dict[str, Any]:
     def deferred(entry: EntryPoint) -> Any:

@@ -1,20 +1,50 @@
 """Continual-learning algorithms by name. Adding one is a module and a line here."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
 
-from grpo_cl.algorithms.base import CLAlgorithm
+from pydantic import ValidationError
+
+from grpo_cl.algorithms.base import CLAlgorithm, TrainerView
 from grpo_cl.algorithms.replay import ReplayCL
 from grpo_cl.algorithms.sequential import SequentialCL
-from grpo_cl.registry import pick, with_plugins
+from grpo_cl.errors import ConfigError
+from grpo_cl.registry import pick, plugin_paths
 
-__all__ = ["ALGORITHMS", "CLAlgorithm", "ReplayCL", "SequentialCL", "make_algorithm"]
+__all__ = [
+    "ALGORITHMS",
+    "CLAlgorithm",
+    "ReplayCL",
+    "SequentialCL",
+    "TrainerView",
+    "find_algorithm",
+    "make_algorithm",
+]
 
-ALGORITHMS: dict[str, Callable[[], CLAlgorithm]] = {
-    "replay": ReplayCL,
-    "sequential": SequentialCL,
+ALGORITHMS: dict[str, str] = {
+    "replay": "grpo_cl.algorithms.replay:ReplayCL",
+    "sequential": "grpo_cl.algorithms.sequential:SequentialCL",
 }
+"""Where each algorithm is; it is imported when it is used, some need torch."""
 
 
-def make_algorithm(name: str) -> CLAlgorithm:
-    """A fresh algorithm; other packages add theirs in the entry points ``grpo_cl.algorithms``."""
-    return pick(with_plugins(ALGORITHMS, "grpo_cl.algorithms"), name, "algorithm")()
+def find_algorithm(name: str) -> type[CLAlgorithm[Any]]:
+    """The class of an algorithm; other packages add theirs as entry points."""
+    paths = {**plugin_paths("grpo_cl.algorithms"), **ALGORITHMS}
+    module, _, attribute = pick(paths, name, "algorithm").partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def make_algorithm(name: str, options: Mapping[str, Any] | None = None) -> CLAlgorithm[Any]:
+    """A fresh algorithm with its options."""
+    kind = find_algorithm(name)
+    try:
+        return kind(**(options or {}))
+    except ValidationError as error:
+        known = ", ".join(kind.options_type.model_fields) or "none"
+        found = error.errors()[0]
+        place = ".".join(("cl_options", *map(str, found["loc"])))
+        raise ConfigError(
+            f"{place}: {found['msg']} (got {found['input']!r}); the options of {name} are: {known}"
+        ) from error

@@ -1,14 +1,18 @@
 """What a continual-learning algorithm may do, and when."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, Protocol
+
+from typing_extensions import TypeVar
 
 from grpo_cl.buffer import TrajectoryBuffer
 from grpo_cl.config import GRPOConfig
 from grpo_cl.tasks import TaskDataLoader
-from grpo_cl.types import Task, TrajectoryGroup
+from grpo_cl.types import Record, Task, TrajectoryGroup
 
-Stored = Literal["nothing", "prompts", "trajectories", "environments"]
+Stored = Literal["nothing", "weights", "prompts", "trajectories", "environments"]
 
 
 class TrainerView(Protocol):
@@ -20,23 +24,35 @@ class TrainerView(Protocol):
 
     @property
     def policy(self) -> Any:
-        """The policy that learns."""
+        """The policy that learns, a ``policy.runtime.PolicyRuntime``."""
         ...
 
 
-class CLAlgorithm:
+class NoOptions(Record):
+    """For algorithms that have nothing to set."""
+
+
+Options = TypeVar("Options", bound=Record, default=NoOptions)
+
+
+class CLAlgorithm(Generic[Options]):
     """Learns the domains one after another and does nothing else; others override its moments."""
 
+    options_type: ClassVar[type[Record]] = NoOptions
+    """What can be set; ``cl_options`` of a run is read as one of these."""
     stores: ClassVar[Stored] = "nothing"
     """What it keeps of earlier domains."""
     cost: ClassVar[str] = "none"
     """What a step costs besides the plain one."""
+    needs_domain: ClassVar[bool] = False
+    """Whether it must be told the domain when it is measured."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
+        self.options: Options = self.options_type.model_validate(options)  # type: ignore[assignment]
         self.trainer: TrainerView | None = None
 
     def bind(self, trainer: TrainerView) -> None:
-        """Serve this trainer from now on."""
+        """Serve this trainer from now on; a run it cannot serve is refused here."""
         self.trainer = trainer
 
     def before_task(self, domain: str) -> None:
@@ -73,6 +89,11 @@ class CLAlgorithm:
     def post_task_hook(self, trainer: TrainerView, domain: str) -> None:
         """After the last step of a domain, before it is evaluated."""
 
+    def policy_for_evaluation(self, domain: str) -> AbstractContextManager[None]:
+        """A context in which the policy is the one to be measured on ``domain``."""
+        del domain
+        return nullcontext()
+
     def telemetry(self) -> Mapping[str, float]:
         """Numbers that show that the algorithm is at work, logged with each step."""
         return {}
@@ -83,3 +104,12 @@ class CLAlgorithm:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state_dict``."""
+
+    def save_state(self, folder: Path) -> None:
+        """Write into the empty ``folder`` what is too large for ``state_dict``.
+
+        Every process calls; the policy's main one writes.
+        """
+
+    def load_state(self, folder: Path) -> None:
+        """Go on from ``save_state``."""

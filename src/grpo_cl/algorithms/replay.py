@@ -6,18 +6,18 @@ from typing import Any
 
 from typing_extensions import override
 
-from grpo_cl.algorithms.base import CLAlgorithm, Stored
+from grpo_cl.algorithms.base import CLAlgorithm
 from grpo_cl.types import Task
 
 
 class ReplayCL(CLAlgorithm):
     """Adds tasks of earlier domains to each batch; ``replay_ratio`` of them per new task."""
 
-    stores: "Stored" = "prompts"  # type: ignore[misc]
+    stores = "prompts"
     cost = "replay_ratio more episodes per step"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self._draws = 0
 
     @override

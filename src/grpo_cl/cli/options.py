@@ -104,6 +104,9 @@ def _unknown(name: str) -> str:
 
 def _value(name: str, values: list[str]) -> Any:
     field = dict(fields()).get(name)
+    section = dict(fields()).get(name.partition(".")[0])
+    if field is None and section is not None and get_origin(section.annotation) is dict:
+        return yaml.safe_load(_single(name, values))
     if field is None:
         raise ConfigError(_unknown(name))
     if get_origin(field.annotation) is tuple:

@@ -7,7 +7,7 @@ number of ranks nor the cut into micro-batches changes what is computed.
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -117,9 +117,22 @@ class Learner:
         """Go on from ``state_dict``; the policy's weights are loaded by the policy itself."""
         self._optimizer.load_state_dict(state)
 
-    def adopt_weights(self) -> None:
-        """Go on from weights that were changed by something else than an update."""
-        self._optimizer.adopt_weights()
+    def weights(self) -> dict[str, Tensor]:
+        """Copies of the weights that learn, by name."""
+        return self._optimizer.weights()
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Go on from other weights of the same names."""
+        self._optimizer.load_weights(weights)
+
+    def forget_moments(self) -> None:
+        """Let the optimizer begin anew."""
+        self._optimizer.forget()
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next update."""
+        return self._optimizer.learning_rate
 
     @contextmanager
     def learning(

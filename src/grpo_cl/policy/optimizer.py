@@ -94,11 +94,22 @@ class Optimizer:
         self.clear()
         return made
 
-    def adopt_weights(self) -> None:
-        """Go on from the model's weights after something else has changed them."""
+    def weights(self) -> dict[str, Tensor]:
+        """Copies of the weights that learn, in the precision they are optimised in."""
+        return {name: given.detach().clone() for name, given in self.parameters.items()}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Go on from these weights, of some or all parameters, with the moments as they are."""
         with torch.no_grad():
+            for name, value in weights.items():
+                self.parameters[name].copy_(value)
             for name, copy in self._copies():
-                copy.copy_(self._model[name])
+                self._model[name].copy_(copy)
+
+    def forget(self) -> None:
+        """Begin anew: no moments, no updates made."""
+        self._adam.state.clear()
+        self.updates = self._skipped_in_a_row = 0
 
     def state_dict(self) -> LearnerState:
         """Moments, float32 copies and counts; on all ranks together if the model is sharded."""

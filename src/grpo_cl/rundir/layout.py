@@ -65,6 +65,11 @@ class CheckpointFiles:
         """Weights, optimizer and random states that an exact resume needs."""
         return self.root / "policy"
 
+    @property
+    def algorithm_dir(self) -> Path:
+        """What a continual-learning algorithm keeps for an exact resume."""
+        return self.root / "algorithm"
+
     def write_config(self, config: BaseModel) -> None:
         """Write the description of the run, without the user part of addresses."""
         _write_config(self.config, config)

@@ -72,9 +72,9 @@ class GRPOTrainer:
         self.tasks = TaskDataLoader(config)
         self.oracle = RewardOracle(self.tasks.domains, basis=config.reward.basis)
         self.trajectory_buffer = TrajectoryBuffer(config)
-        self._algorithm = make_algorithm(config.cl_algorithm)
-        self._algorithm.bind(self)
+        self._algorithm = make_algorithm(config.cl_algorithm, config.cl_options)
         self.policy = policy or _default_policy(config)
+        self._algorithm.bind(self)
         self.position = Position()
         self._interruption = Interruption()
         self.record = RunRecord(config, self.tasks, is_main=self.policy.is_main)
@@ -129,11 +129,11 @@ class GRPOTrainer:
         batch = self._collect(tasks, domain)
         groups = self.cl_algorithm.augment_rollouts(batch.groups, domain)
         rollout_s = time.monotonic() - started
-        learned = [group for group in groups if is_telling(group)]
-        rewards = [self.cl_algorithm.shape_rewards(g, g.training_rewards) for g in learned]
+        shaped = [(g, self.cl_algorithm.shape_rewards(g, g.training_rewards)) for g in groups]
+        learned = [(group, rewards) for group, rewards in shaped if is_telling(group, rewards)]
         numbers = self.policy.update(
-            learned,
-            [credit(g, row, self.config) for g, row in zip(learned, rewards, strict=True)],
+            [group for group, _ in learned],
+            [credit(group, rewards, self.config) for group, rewards in learned],
             auxiliary=self.cl_algorithm.auxiliary_loss,
             transform=self.cl_algorithm.transform_gradients,
         )
@@ -145,7 +145,7 @@ class GRPOTrainer:
         return {
             **numbers,
             **self.cl_algorithm.telemetry(),
-            **_summary(batch, num_learned=len(learned)),
+            **_summary(batch, num_flat=len(groups) - len(learned)),
             "rollout_s": rollout_s,
             "step_s": time.monotonic() - started,
         }
@@ -155,7 +155,8 @@ class GRPOTrainer:
         sampled = self.config.evaluation.trials > 1
         actor = self.policy.actor(temperature=self.config.temperature if sampled else 0.0)
         tasks = self.tasks.evaluation_tasks(domain)
-        return evaluate(self._player(actor), tasks, self.oracle, self.config)
+        with self.cl_algorithm.policy_for_evaluation(domain):
+            return evaluate(self._player(actor), tasks, self.oracle, self.config)
 
     @property
     def _global_step(self) -> int:
@@ -207,7 +208,8 @@ class GRPOTrainer:
         self.tasks.load_state_dict(state["tasks"])
         self.trajectory_buffer.load_state_dict(state["buffer"])
         self.cl_algorithm.load_state_dict(state["algorithm"])
-        self.policy.load_state(found.folder)
+        self.policy.load_state(found.files.policy_dir)
+        self.cl_algorithm.load_state(found.files.algorithm_dir)
 
     def _save(self) -> None:
         state = {
@@ -216,10 +218,11 @@ class GRPOTrainer:
             "buffer": self.trajectory_buffer.state_dict(),
             "algorithm": self.cl_algorithm.state_dict(),
         }
-        self.record.save(self._global_step, state, self.policy.save_state)
+        parts = (self.policy.save_state, self.cl_algorithm.save_state)
+        self.record.save(self._global_step, state, parts)
 
 
-def _summary(batch: Batch, *, num_learned: int) -> dict[str, float]:
+def _summary(batch: Batch, *, num_flat: int) -> dict[str, float]:
     groups = batch.groups
     rewards = [value for group in groups for value in group.training_rewards]
     accuracies = [
@@ -233,7 +236,7 @@ def _summary(batch: Batch, *, num_learned: int) -> dict[str, float]:
         "reward_mean": fmean(rewards),
         "reward_max": max(rewards),
         "tool_accuracy": fmean(accuracies) if accuracies else float("nan"),
-        "zero_variance_groups": float(len(groups) - num_learned),
+        "zero_variance_groups": float(num_flat),
         "resampled_groups": float(batch.num_resampled),
         "groups": float(len(groups)),
         "episode_tokens": fmean(lengths) if lengths else 0.0,

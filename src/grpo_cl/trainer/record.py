@@ -25,6 +25,10 @@ TIMES = ("step_s", "rollout_s", "update_s", "tokens_per_s", "peak_memory_mb")
 """Numbers of the clock: written to the trackers and the screen, not to the exact record."""
 
 
+Parts = tuple[Callable[[Path], None], Callable[[Path], None]]
+"""Write the policy, and the algorithm, into a folder each; processes but the main one only help."""
+
+
 class Position(NamedTuple):
     """Where a run stands: finished stages, and updates made in the current one."""
 
@@ -36,7 +40,7 @@ class Found(NamedTuple):
     """A checkpoint to go on from."""
 
     state: Mapping[str, Any]
-    folder: Path
+    files: CheckpointFiles
 
 
 class Saves(Protocol):
@@ -95,7 +99,7 @@ class RunRecord:
             self.run.reopen()
         if point.checkpoint is None:
             return None
-        return Found(read_json(point.checkpoint.state), point.checkpoint.policy_dir)
+        return Found(read_json(point.checkpoint.state), point.checkpoint)
 
     def _open(self, found: Found | None) -> None:
         self._journal = Journal(self.run.metrics_journal)
@@ -167,12 +171,12 @@ class RunRecord:
         last = position.step == self.config.num_steps_per_task
         return last or position.step % self.config.logging.save_interval == 0
 
-    def save(
-        self, step: int, state: Mapping[str, Any], save_policy: Callable[[Path], None]
-    ) -> None:
+    def save(self, step: int, state: Mapping[str, Any], parts: Parts) -> None:
         """A checkpoint from which the run goes on exactly; every process takes part."""
+        save_policy, save_algorithm = parts
         if not self._is_main:
             save_policy(self.run.checkpoints_dir)
+            save_algorithm(self.run.checkpoints_dir)
             return
         assert self._journal is not None
         assert self._episodes is not None
@@ -187,6 +191,8 @@ class RunRecord:
         def fill(files: CheckpointFiles) -> None:
             files.policy_dir.mkdir()
             save_policy(files.policy_dir)
+            files.algorithm_dir.mkdir()
+            save_algorithm(files.algorithm_dir)
             files.write_config(self.config)
             write_json(files.state, whole)
 

@@ -66,7 +66,11 @@ def collect_varied(
         return Batch(groups, 0)
     resampled = 0
     for attempt in range(1, config.loss.max_resamples + 1):
-        flat = [place for place, group in enumerate(groups) if not is_telling(group)]
+        flat = [
+            place
+            for place, group in enumerate(groups)
+            if not is_telling(group, group.training_rewards)
+        ]
         if not flat:
             break
         resampled += len(flat)
@@ -75,9 +79,9 @@ def collect_varied(
     return Batch(groups, resampled)
 
 
-def is_telling(group: TrajectoryGroup) -> bool:
+def is_telling(group: TrajectoryGroup, rewards: Sequence[float]) -> bool:
     """Whether the episodes of a group differ in reward."""
-    return has_variance(_known(group, group.training_rewards))
+    return has_variance(_known(group, rewards))
 
 
 def credit(group: TrajectoryGroup, rewards: Sequence[float], config: GRPOConfig) -> Credit:
