@@ -5,8 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_cl.metrics.continual import (
+    OrderSummary,
+    average_incremental_performance,
     average_performance,
     backward_transfer,
+    backward_transfer_all,
     backward_transfer_by_domain,
     continual_scores,
     current_performance,
@@ -14,9 +17,13 @@ from grpo_cl.metrics.continual import (
     forgetting_by_domain,
     forward_transfer,
     intransigence,
+    isolated_forgetting,
     learning_accuracy,
+    order_summary,
     pass_at_k,
     pass_hat_k,
+    retention,
+    retention_by_domain,
 )
 
 WORKED = [
@@ -37,10 +44,13 @@ matrices = st.integers(2, 5).flatmap(
 
 def test_the_worked_example_of_the_docs_gives_its_numbers():
     assert average_performance(WORKED) == pytest.approx((0.5 + 0.6 + 0.9) / 3)
+    assert average_incremental_performance(WORKED) == pytest.approx((0.8 + 0.8 + 2 / 3) / 3)
     assert current_performance(WORKED) == 0.9
     assert learning_accuracy(WORKED) == pytest.approx(0.8)
     assert backward_transfer(WORKED) == pytest.approx(-0.2)
+    assert backward_transfer_all(WORKED) == pytest.approx((0.1 - 0.3 - 0.1) / 3)
     assert forgetting(WORKED) == pytest.approx(0.25)
+    assert retention(WORKED) == pytest.approx((0.5 / 0.8 + 0.6 / 0.7) / 2)
     assert forward_transfer(WORKED) == pytest.approx(0.2)
     assert intransigence(WORKED, [0.9, 0.8, 0.9]) == pytest.approx(0.2 / 3)
 
@@ -48,6 +58,47 @@ def test_the_worked_example_of_the_docs_gives_its_numbers():
 def test_each_earlier_domain_has_its_own_change():
     assert backward_transfer_by_domain(WORKED) == pytest.approx([-0.3, -0.1])
     assert forgetting_by_domain(WORKED) == pytest.approx([0.4, 0.1])
+
+
+def test_isolated_forgetting_says_which_stage_hurt_whom():
+    first, second, third = isolated_forgetting(WORKED)
+    assert first == [None, None, None]
+    assert second[0] == pytest.approx(-0.1)
+    assert second[1:] == [None, None]
+    assert third[:2] == pytest.approx([0.4, 0.1])
+    assert third[2] is None
+
+
+@given(matrices)
+def test_what_the_stages_took_adds_up_to_backward_transfer(scores: list[list[float]]):
+    taken = isolated_forgetting(scores)
+    for domain, change in enumerate(backward_transfer_by_domain(scores)):
+        lost = [row[domain] for row in taken]
+        assert change == pytest.approx(-sum(value for value in lost if value is not None))
+
+
+def test_nothing_is_retained_of_what_was_not_learned():
+    scores = [[0.0, 0.0, 0.0], [0.04, 0.0, 0.0], [0.02, 0.6, 0.0], [0.04, 0.3, 0.5]]
+    assert retention_by_domain(scores) == [None, pytest.approx(0.5)]
+    assert retention_by_domain(scores, floor=0.0) == [pytest.approx(1.0), pytest.approx(0.5)]
+    assert retention(scores) is None
+
+
+def test_a_missing_cell_has_no_isolated_forgetting_on_either_side():
+    scores = [list[float | None](row) for row in WORKED]
+    scores[2][0] = None
+    assert isolated_forgetting(scores)[1][0] is None
+    assert isolated_forgetting(scores)[2] == [None, pytest.approx(0.1), None]
+
+
+def test_orders_are_summed_up_by_their_spread():
+    assert order_summary([0.1, 0.3, 0.5]) == pytest.approx((0.3, 0.2, 0.1, 0.4, 3))
+    assert order_summary([0.25]) == OrderSummary(0.25, None, 0.25, 0.0, 1)
+
+
+@pytest.mark.parametrize("values", [[], [0.1, None]])
+def test_orders_with_a_missing_score_have_no_summary(values: list[float | None]):
+    assert order_summary(values) is None
 
 
 def test_a_run_in_progress_is_scored_at_its_last_stage():
@@ -62,8 +113,11 @@ def test_one_domain_has_no_transfer_and_no_forgetting():
     found = continual_scores(WORKED[:2])
     assert found["average_performance"] == found["current_performance"] == 0.8
     assert found["backward_transfer"] is None
+    assert found["backward_transfer_all"] is None
     assert found["forgetting"] is None
+    assert found["retention"] is None
     assert found["forward_transfer"] is None
+    assert isolated_forgetting(WORKED[:2]) == [[None, None, None]]
 
 
 @pytest.mark.parametrize("scores", [[], WORKED[:1]])

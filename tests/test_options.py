@@ -76,6 +76,9 @@ def test_help_lists_every_setting_with_its_default() -> None:
     assert "Policy updates per domain." in text
 
 
-@pytest.mark.parametrize("file", sorted((Path(__file__).parent.parent / "configs").iterdir()))
-def test_every_shipped_config_is_valid(file: Path) -> None:
-    assert read_config(["--config", str(file)]).task_order == ("airline", "retail", "telecom")
+CONFIGS = sorted((Path(__file__).parent.parent / "configs").iterdir())
+
+
+@pytest.mark.parametrize("file", [file for file in CONFIGS if "campaign" not in file.name])
+def test_every_shipped_config_of_a_run_is_valid(file: Path) -> None:
+    assert len(read_config(["--config", str(file)]).task_order) == 3

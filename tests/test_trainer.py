@@ -4,18 +4,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
 import pytest
 from safetensors.torch import load_file
 
+from grpo_cl.algorithms import SequentialCL
 from grpo_cl.errors import ConfigError
 from grpo_cl.metrics.rmatrix import RMatrix
 from grpo_cl.report import write_report
 from grpo_cl.rundir import RunDir, resume_point
 from grpo_cl.trainer import GRPOTrainer
+from grpo_cl.types import Task
 from small_runs import RareWords, make_policy, small_config, small_trainer
+from toy_runs import toy_config, toy_run
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +79,9 @@ def test_the_same_seed_gives_the_same_run(policy: Path, whole: Path, tmp_path: P
     assert traces(tmp_path / "again") == traces(whole)
 
 
+EVERY_SECOND = {"trackers": (), "save_interval": 2}
+
+
 class Stopped(Exception):  # noqa: N818
     """A power cut, as far as a process can tell."""
 
@@ -97,6 +104,26 @@ def test_a_run_that_stops_anywhere_ends_as_if_it_had_not(
         trainer.train()
     small_trainer(config.model_copy(update={"resume_from": tmp_path / "run"})).train()
     assert traces(tmp_path / "run") == traces(whole)
+
+
+def test_measurements_within_a_stage_are_there_once_after_a_resume(tmp_path: Path) -> None:
+    often = {"num_steps_per_task": 4, "eval_interval": 2, "logging": EVERY_SECOND}
+    toy_run(tmp_path / "whole", **often)
+
+    class Failing(SequentialCL):
+        def augment_batch(self, new_tasks: Sequence[Task], current_domain: str) -> Sequence[Task]:
+            if trainer.position == (0, 2):
+                raise Stopped
+            return new_tasks
+
+    trainer = GRPOTrainer(toy_config(tmp_path / "cut", **often))
+    trainer.cl_algorithm = Failing()
+    with pytest.raises(Stopped):
+        trainer.train()
+    toy_run(tmp_path / "cut", **often, resume_from=tmp_path / "cut")
+    whole, cut = (RunDir(tmp_path / name).read_metrics() for name in ("whole", "cut"))
+    assert cut == whole
+    assert [record["step"] for record in whole["task_0/eval"][2:4]] == [2, 4]
 
 
 @pytest.mark.slow

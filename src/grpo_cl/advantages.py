@@ -10,12 +10,23 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Literal, overload
 
-from grpo_cl.types import TokenTrace
+from grpo_cl.types import Termination, TokenTrace, TrajectoryGroup
 
 Baseline = Literal["mean", "std", "leave_one_out"]
 
 TOLERANCE = 1e-6
 """Rewards that differ by no more than this are equal; their difference is rounding."""
+
+INFRASTRUCTURE = frozenset({Termination.INFRASTRUCTURE_ERROR, Termination.UNEXPECTED_ERROR})
+"""Endings that are not the policy's doing; such an episode is in no baseline."""
+
+
+def known_rewards(group: TrajectoryGroup, rewards: Sequence[float]) -> list[float | None]:
+    """The rewards that say something about the policy, None for the others."""
+    return [
+        None if trajectory.termination in INFRASTRUCTURE else reward
+        for trajectory, reward in zip(group.trajectories, rewards, strict=True)
+    ]
 
 
 @overload

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -19,6 +19,24 @@ DATA_DIR_VARIABLE = "GRPO_CL_TAU2_DATA_DIR"
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
+TINY: dict[str, Any] = {
+    "model_dtype": "float32",
+    "temperature": 1.0,
+    "max_new_tokens": 128,
+    "num_samples_per_prompt": 8,
+    "kl_coef": 0.0,
+    "batch_size_per_gpu": 8,
+    "gradient_accumulation_steps": 1,
+    "num_steps_per_task": 10,
+    "learning_rate": 3e-4,
+    "tasks": {"own": False, "generated": 400, "difficulty": 0.0},
+    "rollout": {"user": "solo", "prompt": "compact", "max_turns": 16},
+    "sampling": {"max_context": 1536, "dialect": "compact"},
+    "evaluation": {"generated": 32, "trials": 2},
+}
+"""What is set for ``model_name_or_path: tiny`` unless told otherwise: it was taught compact prompts
+on generated tasks, and learns from far fewer episodes than a large model would."""
+
 
 def default_data_dir() -> Path | None:
     """The τ²-bench checkout named by the environment, if one is."""
@@ -34,6 +52,8 @@ class TasksConfig(Record):
     or by observed success so that the episodes of a group differ."""
     curriculum_draws: PositiveInt = 1000
     """Draws after which a curriculum has reached the hardest tasks."""
+    own: bool = True
+    """Whether a domain's own training tasks are drawn, besides generated ones."""
     generated: NonNegativeInt = 0
     """Generated training tasks added to each domain that can make them."""
     difficulty: Share | None = None
@@ -153,7 +173,8 @@ class GRPOConfig(Record):
     """One run: a sequence of domains learned one after another with GRPO."""
 
     model_name_or_path: str = "Qwen/Qwen2.5-7B-Instruct"
-    """A Hugging Face id, a local path, a GGUF file, or ``tiny`` for the embedded policy."""
+    """A Hugging Face id, a local path, a GGUF file, ``tiny`` for the embedded policy, or
+    ``tabular`` for one that plays the toy domains."""
     model_dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     gradient_checkpointing: bool = False
     flash_attention: bool = False
@@ -177,7 +198,7 @@ class GRPOConfig(Record):
     replay_buffer_size: PositiveInt = 1000
     """Trajectories kept per domain."""
     replay_ratio: Annotated[float, Field(ge=0)] = 0.2
-    """Replayed tasks per new task, for algorithms that replay."""
+    """Share of a step's groups that are tasks of earlier domains, where tasks are replayed."""
     task_order: Annotated[tuple[str, ...], Field(min_length=1)] = ("airline", "retail", "telecom")
     """Domains in the order they are learned."""
     max_tasks_per_domain: PositiveInt | None = None
@@ -202,6 +223,17 @@ class GRPOConfig(Record):
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     logging: LoggingConfig = LoggingConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_embedded_policy_has_defaults_of_its_own(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("model_name_or_path") != "tiny":
+            return given
+        merged = {**TINY, **given}
+        for name, section in TINY.items():
+            if isinstance(section, dict) and isinstance(merged[name], dict):
+                merged[name] = {**section, **merged[name]}
+        return merged
 
     @model_validator(mode="after")
     def _domains_are_distinct(self) -> Self:

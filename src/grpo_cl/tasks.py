@@ -37,8 +37,10 @@ class TaskDataLoader:
     def train_tasks(self, domain: str) -> list[Task]:
         """All tasks that training may draw, generated ones last."""
         if domain not in self._train:
-            tasks = _own_tasks(self._domain(domain), "train", self.config.train_split)
-            tasks += self._generated(domain, self.config.tasks.generated, "train")
+            chosen = self.config.tasks
+            own = _own_tasks(self._domain(domain), "train", self.config.train_split)
+            tasks = own if chosen.own else []
+            tasks += self._generated(domain, chosen.generated, "train")
             self._train[domain] = tasks[: self.config.max_tasks_per_domain]
         return self._train[domain]
 
@@ -72,6 +74,10 @@ class TaskDataLoader:
             size = min(count - len(batch), len(tasks))
             batch += _STRATEGIES[self.config.tasks.strategy](self, domain, start + len(batch), size)
         return batch
+
+    def give_back(self, domain: str, count: int) -> None:
+        """Undo the last ``count`` draws, of tasks that were not played; they are drawn again."""
+        self._drawn[domain] -= count
 
     def observe(self, task: Task, *, successes: int, trials: int) -> None:
         """Tell how a training task went, for the ``weighted`` strategy."""

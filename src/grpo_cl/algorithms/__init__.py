@@ -23,8 +23,24 @@ __all__ = [
 ]
 
 ALGORITHMS: dict[str, str] = {
+    "agem": "grpo_cl.algorithms.agem:AgemCL",
+    "clear": "grpo_cl.algorithms.trajectory_replay:ClearCL",
+    "der": "grpo_cl.algorithms.der:DerCL",
+    "domain_lora": "grpo_cl.algorithms.domain_lora:DomainLoraCL",
+    "ewc": "grpo_cl.algorithms.ewc:EwcCL",
+    "joint": "grpo_cl.algorithms.joint:JointCL",
+    "kl_old": "grpo_cl.algorithms.kl_old:KLOldCL",
+    "l2_init": "grpo_cl.algorithms.l2:L2InitCL",
+    "l2_sp": "grpo_cl.algorithms.l2:L2SpCL",
+    "mas": "grpo_cl.algorithms.mas:MasCL",
+    "merge": "grpo_cl.algorithms.merge:MergeCL",
+    "olora": "grpo_cl.algorithms.olora:OLoraCL",
+    "rapo": "grpo_cl.algorithms.rapo:RapoCL",
     "replay": "grpo_cl.algorithms.replay:ReplayCL",
     "sequential": "grpo_cl.algorithms.sequential:SequentialCL",
+    "si": "grpo_cl.algorithms.si:SiCL",
+    "single": "grpo_cl.algorithms.single:SingleCL",
+    "trajectory_replay": "grpo_cl.algorithms.trajectory_replay:TrajectoryReplayCL",
 }
 """Where each algorithm is; it is imported when it is used, some need torch."""
 

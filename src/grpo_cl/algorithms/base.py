@@ -46,6 +46,9 @@ class CLAlgorithm(Generic[Options]):
     """What a step costs besides the plain one."""
     needs_domain: ClassVar[bool] = False
     """Whether it must be told the domain when it is measured."""
+    shares_first_stage: ClassVar[bool] = False
+    """Whether it neither does nor notes anything before ``post_task_hook`` of the first domain, so
+    that a campaign may train that stage once for all such algorithms."""
 
     def __init__(self, **options: Any) -> None:
         self.options: Options = self.options_type.model_validate(options)  # type: ignore[assignment]

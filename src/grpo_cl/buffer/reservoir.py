@@ -23,6 +23,9 @@ class Experience(Record):
     """What the oracle gave, never a shaped value."""
     step: int
     """The policy update it was played for."""
+    advantage: float | None = None
+    """Over its group as it was learned from, by ``loss.advantage``; None if it had none, or if the
+    file it comes from does not tell."""
 
     @property
     def task(self) -> Task:

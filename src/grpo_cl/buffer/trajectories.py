@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from grpo_cl.advantages import group_advantages, known_rewards
 from grpo_cl.buffer.reservoir import STRATEGIES, Experience, Reservoir, Strategy
 from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError, TaskDataError
@@ -41,9 +42,14 @@ class TrajectoryBuffer:
     def add(self, group: TrajectoryGroup, step: int) -> None:
         """Offer the episodes of one task, played for the update ``step``."""
         reservoir = self._reservoirs.setdefault(group.task.domain, Reservoir())
-        for trajectory, reward in zip(group.trajectories, group.rewards, strict=True):
+        for trajectory, reward, advantage in zip(
+            group.trajectories, group.rewards, self._advantages(group), strict=True
+        ):
             record = Experience.model_construct(
-                trajectory=trajectory, reward=_finite(reward.value, group.task), step=step
+                trajectory=trajectory,
+                reward=_finite(reward.value, group.task),
+                step=step,
+                advantage=advantage,
             )
             reservoir.offer(record, capacity=self.config.replay_buffer_size, rng=self._rng)
 
@@ -122,6 +128,11 @@ class TrajectoryBuffer:
         }
         self._rng.setstate((version, tuple(words), gauss))
         self._reservoirs = reservoirs
+
+    def _advantages(self, group: TrajectoryGroup) -> tuple[float | None, ...]:
+        """Each episode's, while its peers are at hand; the buffer may keep it without them."""
+        known = known_rewards(group, group.training_rewards)
+        return group_advantages(known, self.config.loss.advantage)
 
     def _document(self) -> Iterator[str]:
         """``state_dict`` in pieces, so that a large buffer is never in memory twice."""

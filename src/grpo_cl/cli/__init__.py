@@ -62,9 +62,14 @@ def _parser() -> _Parser:
     _add_tasks(commands.add_parser("tasks", help="list, show, check or generate tasks"))
     _add_play(commands.add_parser("play", help="play a task by hand, or watch scripted episodes"))
     _add_score(commands.add_parser("score", help="execute and score recorded trajectories"))
+    _add_power(commands.add_parser("power", help="what difference a campaign can detect"))
+    demo = commands.add_parser("demo", help="let the embedded policy learn three domains")
+    demo.add("--log_dir", type=Path, default=Path("runs/demo"), metavar="DIR")
+    demo.set_defaults(run=_command("demo", "demo"), takes_settings=True)
     for name, help_text in _RUNS.items():
         commands.add_parser(name, help=help_text)
     _add_sft(commands.add_parser("sft", help="learn from demonstrations before any reward"))
+    _add_bench(commands.add_parser("bench", help="train and compare many runs: a campaign"))
     report = commands.add_parser("report", help="write the report of a run")
     report.add_argument("run_dir", type=Path)
     report.set_defaults(run=_command("train", "report"))
@@ -77,7 +82,7 @@ def _parser() -> _Parser:
 
 def _add_sft(parser: _Parser) -> None:
     parser.add("--domain", nargs="+", default=["airline", "retail", "telecom"], metavar="NAME")
-    parser.add("--count", type=int, default=1000, help="demonstrations per domain and difficulty")
+    parser.add("--count", nargs="+", type=int, default=[1000], help="tasks, for all or each domain")
     parser.add("--difficulty", nargs="+", type=float, default=[0.0], metavar="0..1")
     parser.add("--steps", type=int, default=300)
     parser.add("--batch_size", type=int, default=16, help="demonstrations per step")
@@ -85,9 +90,49 @@ def _add_sft(parser: _Parser) -> None:
     parser.add("--workers", type=int, default=2, help="processes that make demonstrations")
     parser.add("--log_interval", type=int, default=50)
     parser.add("--save_interval", type=int, default=200, help="steps between saves")
+    parser.add("--mistakes", type=float, default=0.0, help="share of them that have a mistake")
     parser.add("--new_tiny", action="store_true", help="begin with a new, untrained tiny policy")
+    parser.add("--width", type=int, default=192, help="of a new tiny policy")
+    parser.add("--layers", type=int, default=6, help="of a new tiny policy")
     parser.add("--out", type=Path, required=True, metavar="DIR")
     parser.set_defaults(run=_command("sft", "sft"), takes_settings=True)
+
+
+def _add_bench(parser: _Parser) -> None:
+    parser.add_argument("file", type=Path, help="the campaign, as docs/campaigns.md says")
+    parser.add("--out", type=Path, metavar="DIR", help="default: what the file says")
+    parser.add("--workers", type=int, metavar="N", help="runs at once; default: what it says")
+    parser.add("--dry_run", action="store_true", help="show what would be trained, and end")
+    parser.set_defaults(run=_command("bench", "bench"))
+
+
+def _add_power(parser: _Parser) -> None:
+    parser.add(
+        "--tasks", nargs="+", type=int, metavar="N", help="test tasks of each domain, in order"
+    )
+    parser.add("--trials", type=int, help="plays of each test task")
+    parser.add("--seeds", type=int, help="training runs of each method")
+    parser.add("--level", type=float, metavar="0..1", help="expected score")
+    parser.add(
+        "--task_spread",
+        type=float,
+        metavar="0..1",
+        help="share of a play's variance that lies between tasks",
+    )
+    parser.add("--seed_sd", type=float, help="standard deviation of a cell between seeds")
+    parser.add("--comparisons", type=int, metavar="N", help="methods compared with the baseline")
+    parser.add("--power", type=float, metavar="0..1", help="chance of finding what is there")
+    parser.add("--effect", type=float, help="say how many seeds this difference needs")
+    parser.add(
+        "--runs",
+        nargs="+",
+        type=Path,
+        default=(),
+        metavar="DIR",
+        help="runs of one method with different seeds, to take the assumptions from",
+    )
+    parser.add("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_command("power", "power"))
 
 
 def _data_dir(parser: _Parser) -> None:

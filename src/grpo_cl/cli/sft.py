@@ -5,15 +5,16 @@ import sys
 import time
 
 from grpo_cl.cli.options import read_config
-from grpo_cl.cli.train import COMPACT
-from grpo_cl.config import GRPOConfig
+from grpo_cl.config import TINY, GRPOConfig
+from grpo_cl.errors import ConfigError
 from grpo_cl.policy.learner import Learner
 from grpo_cl.policy.model import PolicyModel
 from grpo_cl.policy.ranks import Ranks
 from grpo_cl.policy.runtime import use_few_threads
 from grpo_cl.policy.sft import Example, Lesson, all_examples, batches, trace
 from grpo_cl.policy.supervised import supervised_update
-from grpo_cl.policy.tiny_model import new_tiny
+from grpo_cl.policy.tabular import TabularChat
+from grpo_cl.policy.tiny_model import Size, new_tiny
 from grpo_cl.types import TokenTrace
 
 
@@ -21,16 +22,24 @@ def sft(arguments: argparse.Namespace) -> int:
     """Make demonstrations, learn from them, save the policy."""
     started = time.monotonic()
     lessons = [
-        Lesson(domain, arguments.seed, arguments.count, difficulty, is_compact=True)
+        Lesson(
+            domain,
+            arguments.seed,
+            count,
+            difficulty,
+            is_compact=True,
+            mistakes=arguments.mistakes,
+        )
         for difficulty in arguments.difficulty
-        for domain in arguments.domain
+        for domain, count in zip(arguments.domain, _counts(arguments), strict=True)
     ]
     examples = [
         example for part in all_examples(lessons, workers=arguments.workers) for example in part
     ]
     print(f"{len(examples)} demonstrations in {time.monotonic() - started:.0f} s", flush=True)
     if arguments.new_tiny:
-        new_tiny(examples, arguments.out, seed=arguments.seed)
+        size = Size(width=arguments.width, layers=arguments.layers)
+        new_tiny(examples, arguments.out, seed=arguments.seed, size=size)
         arguments.settings += ["--model_name_or_path", str(arguments.out)]
     config = _config(arguments)
     policy = PolicyModel.load(config, device=Ranks().device)
@@ -41,13 +50,28 @@ def sft(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _counts(arguments: argparse.Namespace) -> list[int]:
+    counts: list[int] = arguments.count
+    if len(counts) == 1:
+        return counts * len(arguments.domain)
+    if len(counts) != len(arguments.domain):
+        raise ConfigError(
+            f"--count has {len(counts)} numbers for {len(arguments.domain)} domains; "
+            "give one for all or one for each"
+        )
+    return counts
+
+
 def _config(arguments: argparse.Namespace) -> GRPOConfig:
     schedule = {"warmup_steps": 100, "decay_steps": arguments.steps, "weight_decay": 0.01}
-    return read_config(arguments.settings, {**COMPACT, "optimizer": schedule})
+    return read_config(arguments.settings, {**TINY, "optimizer": schedule})
 
 
 def _traces(policy: PolicyModel, examples: list[Example]) -> list[TokenTrace]:
-    found = (trace(policy.chat, example, context=policy.context) for example in examples)
+    chat = policy.chat
+    if isinstance(chat, TabularChat):
+        raise ConfigError("the tabular policy writes no sentences to imitate; give another model")
+    found = (trace(chat, example, context=policy.context) for example in examples)
     return [each for each in found if each is not None]
 
 

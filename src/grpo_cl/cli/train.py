@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from grpo_cl.cli.options import help_text, read_config
 from grpo_cl.cli.world import table
@@ -13,16 +12,6 @@ from grpo_cl.metrics.rmatrix import RMatrix
 from grpo_cl.report import write_report
 from grpo_cl.rundir import RunDir
 from grpo_cl.trainer import GRPOTrainer
-
-COMPACT: dict[str, Any] = {
-    "model_dtype": "float32",
-    "temperature": 1.0,
-    "max_new_tokens": 128,
-    "kl_coef": 0.0,
-    "rollout": {"user": "solo", "prompt": "compact", "max_turns": 16},
-    "sampling": {"max_context": 1536, "dialect": "compact"},
-}
-"""What a policy made by ``grpo-cl sft --new_tiny`` reads and writes; any setting can differ."""
 
 
 def train(arguments: argparse.Namespace) -> int:

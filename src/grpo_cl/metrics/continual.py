@@ -6,23 +6,29 @@ cell is None.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import comb
-from statistics import fmean
-from typing import TypedDict
+from statistics import fmean, stdev
+from typing import NamedTuple, TypedDict
 
 Scores = Sequence[Sequence[float | None]]
 Counts = Mapping[str, tuple[int, int]]
 """Successes and trials of each task."""
+LEARNED = 0.05
+"""A domain whose score was not above this when it was learned has nothing to retain."""
 
 
 class ContinualScores(TypedDict):
     """What one matrix says about learning and keeping."""
 
     average_performance: float | None
+    average_incremental_performance: float | None
     current_performance: float | None
     learning_accuracy: float | None
     backward_transfer: float | None
+    backward_transfer_all: float | None
     forgetting: float | None
+    retention: float | None
     forward_transfer: float | None
     intransigence: float | None
 
@@ -31,10 +37,13 @@ def continual_scores(scores: Scores, *, references: Sequence[float | None] = ())
     """Every score of this module; ``references`` are only needed for intransigence."""
     return ContinualScores(
         average_performance=average_performance(scores),
+        average_incremental_performance=average_incremental_performance(scores),
         current_performance=current_performance(scores),
         learning_accuracy=learning_accuracy(scores),
         backward_transfer=backward_transfer(scores),
+        backward_transfer_all=backward_transfer_all(scores),
         forgetting=forgetting(scores),
+        retention=retention(scores),
         forward_transfer=forward_transfer(scores),
         intransigence=intransigence(scores, references),
     )
@@ -44,6 +53,11 @@ def average_performance(scores: Scores) -> float | None:
     """Mean score over the domains learned so far, after the last of them."""
     last = len(scores) - 1
     return _mean(scores[-1][:last] if last > 0 else ())
+
+
+def average_incremental_performance(scores: Scores) -> float | None:
+    """Mean over the stages of the average performance after each."""
+    return _mean(average_performance(scores[: k + 1]) for k in range(1, len(scores)))
 
 
 def current_performance(scores: Scores) -> float | None:
@@ -68,6 +82,15 @@ def backward_transfer_by_domain(scores: Scores) -> list[float | None]:
     return [_change(scores[j][j - 1], scores[last][j - 1]) for j in range(1, last)]
 
 
+def backward_transfer_all(scores: Scores) -> float | None:
+    """Mean change on earlier domains since each was learned, over every later stage."""
+    return _mean(
+        _change(scores[j][j - 1], scores[k][j - 1])
+        for k in range(2, len(scores))
+        for j in range(1, k)
+    )
+
+
 def forgetting(scores: Scores) -> float | None:
     """Mean drop on earlier domains from the best score any stage since had on them."""
     return _mean(forgetting_by_domain(scores))
@@ -79,6 +102,32 @@ def forgetting_by_domain(scores: Scores) -> list[float | None]:
     return [
         _change(scores[last][j - 1], _best(scores[k][j - 1] for k in range(j, last)))
         for j in range(1, last)
+    ]
+
+
+def isolated_forgetting(scores: Scores) -> list[list[float | None]]:
+    """What each stage took from each domain learned before it: ``[k-1][j-1]`` of stage k, domain j.
+
+    A negative entry is a gain. Domains that stage k had yet to reach are None.
+    """
+    return [
+        [_change(after[j], before[j]) if j + 1 < k else None for j in range(len(after))]
+        for k, (before, after) in enumerate(pairwise(scores), 1)
+    ]
+
+
+def retention(scores: Scores) -> float | None:
+    """Mean share of what each earlier domain's score was when it was learned."""
+    return _mean(retention_by_domain(scores))
+
+
+def retention_by_domain(scores: Scores, *, floor: float = LEARNED) -> list[float | None]:
+    """The share each earlier domain kept; None where it was not learned above ``floor``."""
+    last = len(scores) - 1
+    pairs = [(scores[j][j - 1], scores[last][j - 1]) for j in range(1, last)]
+    return [
+        None if learned is None or kept is None or learned <= floor else kept / learned
+        for learned, kept in pairs
     ]
 
 
@@ -108,6 +157,35 @@ def pass_at_k(tasks: Counts, k: int) -> float | None:
     return _mean(
         1 - comb(trials - successes, k) / comb(trials, k) if trials >= k else None
         for successes, trials in tasks.values()
+    )
+
+
+class OrderSummary(NamedTuple):
+    """How much a score depends on the order in which domains are learned."""
+
+    mean: float
+    sd: float | None
+    """None for one order."""
+    worst: float
+    range: float
+    orders: int
+
+
+def order_summary(values: Sequence[float | None]) -> OrderSummary | None:
+    """The spread of a score over orders, one value each; None if any is missing or none is given.
+
+    ``worst`` is the least value, so give a score of which more is better.
+    """
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    spread = stdev(known) if len(known) > 1 else None
+    return OrderSummary(
+        mean=fmean(known),
+        sd=spread,
+        worst=min(known),
+        range=max(known) - min(known),
+        orders=len(known),
     )
 
 

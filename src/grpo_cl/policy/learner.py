@@ -178,6 +178,23 @@ class Learner:
         self.ranks.all_reduce_gradients(self._optimizer.parameters.values())
         return self._optimizer.descend(self.ranks.sum({"loss": total})["loss"], transform)
 
+    def gradients(self, losses: Iterable[Tensor]) -> dict[str, Tensor]:
+        """Gradients of the sum of this rank's losses, by name, without a step.
+
+        Those of a sharded policy are summed over all ranks, as FSDP makes them.
+        """
+        self._optimizer.clear()
+        with self._training():
+            for loss in losses:
+                loss.backward()
+        parameters = self._optimizer.parameters.items()
+        found = {
+            name: torch.zeros_like(given) if given.grad is None else given.grad
+            for name, given in parameters
+        }
+        self._optimizer.clear()
+        return found
+
     def _differentiate(self, penalty: Tensor) -> float:
         """Add a penalty that every rank computes alike, so that all together count it once."""
         is_whole = isinstance(penalty, DTensor)  # its gradients go to the shards, unsummed

@@ -30,6 +30,7 @@ from transformers.utils.import_utils import is_flash_attn_2_available
 from grpo_cl.config import GRPOConfig, LoraConfig
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy.gguf import SUFFIX, mended, require_gguf
+from grpo_cl.policy.tabular import TABULAR, new_tabular, register, tabular_tokenizer
 
 TINY = "tiny"
 TINY_DIR = Path(__file__).parent / "tiny"
@@ -70,9 +71,11 @@ class Source(NamedTuple):
 
 
 def resolve(name: str) -> Source:
-    """Find a model by local path, GGUF file, hub id, or the word ``tiny``."""
+    """Find a model by local path, GGUF file, hub id, or the word ``tiny`` or ``tabular``."""
     if name == TINY:
         return _embedded()
+    if name == TABULAR:
+        return Source(name=TABULAR, place=TABULAR)
     path = Path(name).expanduser()
     if path.is_file():
         return _gguf(path.absolute())
@@ -137,6 +140,8 @@ def _ask_hub(name: str) -> None:
 
 def load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
     """The model's tokenizer, with a token to pad with."""
+    if source.place == TABULAR:
+        return tabular_tokenizer()
     try:
         loaded = AutoTokenizer.from_pretrained(source.place, **source.options)
     except _UNREADABLE as error:
@@ -154,7 +159,9 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
 
 def load_module(source: Source, config: GRPOConfig) -> PreTrainedModel | PeftModel:
     """The policy's module on the CPU, with adapters where the run asks for them."""
-    module = _load_base(source, config)
+    register()
+    is_new = source.place == TABULAR
+    module = new_tabular(config.model_dtype) if is_new else _load_base(source, config)
     if config.gradient_checkpointing:
         module.gradient_checkpointing_enable({"use_reentrant": False})
     if source.adapter_dir is not None:

@@ -5,7 +5,7 @@ Shapes: B sequences, T token positions.
 
 import hashlib
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,15 @@ from grpo_cl.policy.reference import (
     whole,
 )
 from grpo_cl.policy.saving import save_policy
-from grpo_cl.policy.scoring import MAX_LOGITS, Scorer, Scores
+from grpo_cl.policy.scoring import (
+    MAX_LOGITS,
+    RowFunction,
+    Scorer,
+    Scores,
+    causal_model,
+    scored_positions,
+)
+from grpo_cl.policy.tabular import TabularChat, TabularForCausalLM
 
 _POLICY = "policy."
 _REFERENCE = "reference."
@@ -69,8 +77,10 @@ class PolicyModel:
         return cls(_placed(module, device or default_device()), tokenizer, source, config)
 
     @cached_property
-    def chat(self) -> Chat | CompactChat:
+    def chat(self) -> Chat | CompactChat | TabularChat:
         """How conversations become tokens and replies become messages."""
+        if isinstance(causal_model(self.module), TabularForCausalLM):
+            return TabularChat()
         return chat_for(self.tokenizer, self._dialect)
 
     @property
@@ -107,6 +117,24 @@ class PolicyModel:
             mask_BT=mask_BT,
             temperature=temperature,
             max_logits=max_logits,
+        )
+
+    def map_logits(
+        self,
+        function: RowFunction,
+        ids_BT: Tensor,
+        attention_BT: Tensor,
+        *,
+        mask_BT: Tensor,
+        given: Sequence[Tensor] = (),
+    ) -> tuple[Tensor, ...]:
+        """``function`` of the logits that predict the tokens of ``mask_BT``, in chunks of rows.
+
+        Each tensor of ``given`` has a row for each of them, which the function gets too.
+        """
+        wanted_BT = scored_positions(attention_BT, mask_BT)
+        return self._active.map_rows(
+            function, ids_BT, attention_BT, wanted_BT=wanted_BT, given=given
         )
 
     @contextmanager

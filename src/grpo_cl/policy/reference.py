@@ -50,8 +50,13 @@ class AdapterReference:
     def scorer(self) -> Generator[Scorer]:
         """The policy's own scorer, over the reference's adapter for a while."""
         if not self._adapter:
-            with self._module.disable_adapter():
-                yield self._scorer
+            frozen = [weight for weight in self._module.parameters() if not weight.requires_grad]
+            try:
+                with self._module.disable_adapter():
+                    yield self._scorer
+            finally:
+                for weight in frozen:  # peft lets all adapters learn that it switches on again
+                    weight.requires_grad = False
             return
         current = snapshot(self._module)
         restore(self._module, self._adapter)

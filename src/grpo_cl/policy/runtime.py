@@ -15,6 +15,7 @@ from grpo_cl.policy.model import PolicyModel
 from grpo_cl.policy.optimizer import LearnerState
 from grpo_cl.policy.ranks import Ranks
 from grpo_cl.policy.sampler import TransformersSampler
+from grpo_cl.policy.tabular import TabularActor, TabularChat
 from grpo_cl.rundir import read_json, write_json
 from grpo_cl.types import TrajectoryGroup
 
@@ -46,7 +47,7 @@ class PolicyRuntime:
         """Whether this process writes files."""
         return self.ranks.is_main
 
-    def actor(self, *, temperature: float) -> PolicyActor:
+    def actor(self, *, temperature: float) -> PolicyActor | TabularActor:
         """An actor that writes with today's weights."""
         sampler = TransformersSampler(
             self.model.module,
@@ -54,13 +55,14 @@ class PolicyRuntime:
             slots=self.config.sampling.slots,
             device=self.ranks.device,
         )
-        return PolicyActor(
+        actor = PolicyActor(
             self.model.chat,
             sampler,
             temperature=temperature,
             max_new_tokens=self.config.max_new_tokens,
             top_p=self.config.sampling.top_p,
         )
+        return TabularActor(actor) if isinstance(self.model.chat, TabularChat) else actor
 
     def update(
         self,

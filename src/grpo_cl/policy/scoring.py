@@ -5,7 +5,8 @@ vocabulary. The logits of a batch, B·T·V numbers, are by far the largest tenso
 positions (prompts, tool results, padding) carry no loss.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -18,6 +19,9 @@ from grpo_cl.errors import ConfigError
 
 MAX_LOGITS = 2**26
 """Logits held at once: 256 MB in float32."""
+
+RowFunction = Callable[..., tuple[Tensor, ...]]
+"""Logits of N positions, and what else belongs to them, to tensors of N rows."""
 
 
 class Scores(NamedTuple):
@@ -52,23 +56,45 @@ class Scorer:
             raise ConfigError(
                 f"temperature {temperature} leaves no distribution to score; it must be above 0"
             )
-        wanted_BT = attention_BT[:, 1:].bool() & attention_BT[:, :-1].bool()
-        if mask_BT is not None:
-            wanted_BT = wanted_BT & mask_BT[:, 1:].bool()
+        wanted_BT = scored_positions(attention_BT, mask_BT)
+        logprobs_N, entropy_N = self.map_rows(
+            partial(_score_rows, temperature=temperature),
+            ids_BT,
+            attention_BT,
+            wanted_BT=wanted_BT,
+            given=(ids_BT[:, 1:][wanted_BT],),
+            max_logits=max_logits,
+        )
+        places_BT = torch.nn.functional.pad(wanted_BT, (1, 0))
+        return Scores(_spread(logprobs_N, places_BT), _spread(entropy_N, places_BT))
+
+    def map_rows(
+        self,
+        function: RowFunction,
+        ids_BT: Tensor,
+        attention_BT: Tensor,
+        *,
+        wanted_BT: Tensor,
+        given: Sequence[Tensor] = (),
+        max_logits: int = MAX_LOGITS,
+    ) -> tuple[Tensor, ...]:
+        """``function`` of the logits that predict the wanted positions, N in all, in chunks.
+
+        It is called with the float32 logits of some positions and the same rows of each tensor of
+        ``given``, again in the backward pass; the chunks of what it returns are joined.
+        """
         rows_ND = self._rows(ids_BT, attention_BT)[:, :-1][wanted_BT]
-        targets_N = ids_BT[:, 1:][wanted_BT]
         head = self._head if self._is_split else _identity
         size = max(1, max_logits // self._head.width)
+
+        def work(rows: Tensor, *part: Tensor) -> tuple[Tensor, ...]:
+            return function(head(rows).float(), *part)
+
         parts = [
-            cast(
-                tuple[Tensor, Tensor],
-                checkpoint(_score_rows, rows, targets, head, temperature, use_reentrant=False),
-            )
-            for rows, targets in zip(rows_ND.split(size), targets_N.split(size), strict=True)
+            cast(tuple[Tensor, ...], checkpoint(work, *part, use_reentrant=False))
+            for part in zip(*(column.split(size) for column in (rows_ND, *given)), strict=True)
         ]
-        places_BT = torch.nn.functional.pad(wanted_BT, (1, 0))
-        logprobs_N, entropy_N = (torch.cat(column) for column in zip(*parts, strict=True))
-        return Scores(_spread(logprobs_N, places_BT), _spread(entropy_N, places_BT))
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
     def _rows(self, ids_BT: Tensor, attention_BT: Tensor) -> Tensor:
         """Hidden states, or the logits themselves where the head cannot be taken apart."""
@@ -83,7 +109,7 @@ class Scorer:
 
         handle = causal_model(self._module).base_model.register_forward_hook(take)
         try:
-            self._module(ids_BT, attention_mask=attention_BT, use_cache=False, logits_to_keep=1)
+            self._module(ids_BT, use_cache=False, logits_to_keep=1)
         finally:
             handle.remove()
         (hidden_BTD,) = taken
@@ -133,10 +159,14 @@ def _identity(rows_NV: Tensor) -> Tensor:
     return rows_NV
 
 
-def _score_rows(
-    rows_ND: Tensor, targets_N: Tensor, head: Callable[[Tensor], Tensor], temperature: float
-) -> tuple[Tensor, Tensor]:
-    logits_NV = head(rows_ND).float() / temperature
+def scored_positions(attention_BT: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """Of the positions after the first: tokens of the mask, or all, with a token before them."""
+    wanted_BT = attention_BT[:, 1:].bool() & attention_BT[:, :-1].bool()
+    return wanted_BT if mask_BT is None else wanted_BT & mask_BT[:, 1:].bool()
+
+
+def _score_rows(raw_NV: Tensor, targets_N: Tensor, *, temperature: float) -> tuple[Tensor, Tensor]:
+    logits_NV = raw_NV / temperature
     normaliser_N = logits_NV.logsumexp(-1)
     logprobs_N = logits_NV.gather(-1, targets_N[:, None])[:, 0] - normaliser_N
     with torch.no_grad():

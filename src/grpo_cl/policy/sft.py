@@ -30,6 +30,8 @@ class Lesson(NamedTuple):
     num_tasks: int
     difficulty: float | None
     is_compact: bool
+    mistakes: float = 0.0
+    """Share of the demonstrations that have one."""
 
 
 class Conversing(Protocol):
@@ -55,8 +57,10 @@ def examples(lesson: Lesson) -> list[Example]:
         seed=lesson.seed, count=lesson.num_tasks, split="train", difficulty=lesson.difficulty
     )
     found: list[Example] = []
+    rng = Random(f"{lesson.seed}/mistakes")
     for task in tasks:
-        solved = demonstrate(domain, task)
+        is_careless = rng.random() < lesson.mistakes
+        solved = demonstrate(domain, task, careless=rng if is_careless else None)
         if solved is not None:
             system = system_prompt(domain, task, solo=True, compact=lesson.is_compact)
             tools = () if lesson.is_compact else domain.tools(solo=True)

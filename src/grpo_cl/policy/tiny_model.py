@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -12,11 +13,23 @@ from grpo_cl.policy.sft import Example
 
 VOCABULARY = 2048
 CONTEXT = 2048
+HEAD = 32
+"""Width of one attention head."""
 TAUGHT = 6000
 """Examples whose words the tokenizer is made of."""
 
 
-def new_tiny(examples: Sequence[Example], folder: Path, *, seed: int) -> None:
+class Size(NamedTuple):
+    """How large a tiny policy is."""
+
+    width: int = 192
+    layers: int = 6
+
+
+DEFAULT = Size()
+
+
+def new_tiny(examples: Sequence[Example], folder: Path, *, seed: int, size: Size = DEFAULT) -> None:
     """Write a policy with random weights and a tokenizer made for ``examples``."""
     every = max(1, len(examples) // TAUGHT)
     texts = chain.from_iterable(texts_of(each.scene, each.messages) for each in examples[::every])
@@ -24,10 +37,10 @@ def new_tiny(examples: Sequence[Example], folder: Path, *, seed: int) -> None:
     special = tokenizer.get_vocab()
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=192,
-        intermediate_size=512,
-        num_hidden_layers=6,
-        num_attention_heads=6,
+        hidden_size=size.width,
+        intermediate_size=size.width * 8 // 3,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.width // HEAD,
         num_key_value_heads=2,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,

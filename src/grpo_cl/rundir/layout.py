@@ -107,6 +107,11 @@ class RunDir:
         return self.root / "trajectories.jsonl"
 
     @property
+    def times_journal(self) -> Path:
+        """What the clock said, one line per step or evaluation, repeated ones too."""
+        return self.root / "times.jsonl"
+
+    @property
     def r_matrix(self) -> Path:
         """The score on each domain after each stage."""
         return self.root / "r_matrix.json"

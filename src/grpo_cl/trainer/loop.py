@@ -14,6 +14,7 @@ from grpo_cl.metrics.rmatrix import BASE, Cell
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.rollout import Actor, run_episodes
 from grpo_cl.tasks import TaskDataLoader
+from grpo_cl.trainer.effort import Effort
 from grpo_cl.trainer.interruption import STATUS, Interruption
 from grpo_cl.trainer.record import Position, RunRecord
 from grpo_cl.trainer.rollouts import Batch, Credit, collect, collect_varied, credit, is_telling
@@ -77,6 +78,7 @@ class GRPOTrainer:
         self._algorithm.bind(self)
         self.position = Position()
         self._interruption = Interruption()
+        self._effort = Effort()
         self.record = RunRecord(config, self.tasks, is_main=self.policy.is_main)
 
     @property
@@ -99,7 +101,10 @@ class GRPOTrainer:
                 domain = self.config.task_order[self.position.stage]
                 self._learn(domain)
                 self._evaluate_all(domain)
-                self.record.close_stage(self.position.stage, self.policy, self.trajectory_buffer)
+                with self.cl_algorithm.policy_for_evaluation(domain):
+                    self.record.close_stage(
+                        self.position.stage, self.policy, self.trajectory_buffer
+                    )
                 self.position = Position(stage=self.position.stage + 1)
                 self._save()
             return self.record.finish()
@@ -111,15 +116,16 @@ class GRPOTrainer:
             numbers = self.train_step(domain)
             self.record.log_step(self.position, numbers)
             self.position = self.position._replace(step=self.position.step + 1)
-            if self.position.step == self.config.num_steps_per_task:
-                self.cl_algorithm.post_task_hook(self, domain)
+            if self.config.eval_interval and self.position.step % self.config.eval_interval == 0:
+                cell = self.evaluate_task(domain)
+                self.record.log_evaluation(self.position, domain, cell, self._effort.take())
             is_ending = self.policy.agree(flag=self._interruption.is_asked)
             if is_ending or self.record.is_due(self.position):
                 self._save()
             if is_ending:
                 raise SystemExit(STATUS)
-            if self.config.eval_interval and self.position.step % self.config.eval_interval == 0:
-                self.record.log_evaluation(self.position, domain, self.evaluate_task(domain))
+        # After the checkpoint of the last step: another algorithm can go on from that one.
+        self.cl_algorithm.post_task_hook(self, domain)
 
     def train_step(self, domain: str) -> dict[str, float]:
         """Tasks, episodes, rewards, advantages, update."""
@@ -146,6 +152,7 @@ class GRPOTrainer:
             **numbers,
             **self.cl_algorithm.telemetry(),
             **_summary(batch, num_flat=len(groups) - len(learned)),
+            **self._effort.take(),
             "rollout_s": rollout_s,
             "step_s": time.monotonic() - started,
         }
@@ -184,7 +191,10 @@ class GRPOTrainer:
                     seeds=[seeds[place] for place in places],
                 )
 
-            return self.policy.spread(len(tasks), run)
+            with self._effort.timed():
+                played = self.policy.spread(len(tasks), run)
+            self._effort.add(played)
+            return played
 
         return play
 
@@ -196,7 +206,7 @@ class GRPOTrainer:
     def _evaluate_all(self, after: str) -> None:
         for domain in self.config.task_order:
             cell = self.evaluate_task(domain)
-            self.record.log_cell(self.position, after, domain, cell)
+            self.record.log_cell(self.position, (after, domain), cell, self._effort.take())
         self.record.log_row(self.position, self.trajectory_buffer.get_statistics())
 
     def _begin(self) -> None:
@@ -207,9 +217,12 @@ class GRPOTrainer:
         self.position = Position(**state["position"])
         self.tasks.load_state_dict(state["tasks"])
         self.trajectory_buffer.load_state_dict(state["buffer"])
-        self.cl_algorithm.load_state_dict(state["algorithm"])
+        is_branch = state["algorithm"] is None  # of another run; its algorithm begins here
+        if not is_branch:
+            self.cl_algorithm.load_state_dict(state["algorithm"])
         self.policy.load_state(found.files.policy_dir)
-        self.cl_algorithm.load_state(found.files.algorithm_dir)
+        if not is_branch:
+            self.cl_algorithm.load_state(found.files.algorithm_dir)
 
     def _save(self) -> None:
         state = {

@@ -21,8 +21,8 @@ from grpo_cl.types import TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
-TIMES = ("step_s", "rollout_s", "update_s", "tokens_per_s", "peak_memory_mb")
-"""Numbers of the clock: written to the trackers and the screen, not to the exact record."""
+TIMES = ("step_s", "rollout_s", "update_s", "play_s", "tokens_per_s", "peak_memory_mb")
+"""Numbers of the clock: they have a journal of their own, which no resume cuts back."""
 
 
 Parts = tuple[Callable[[Path], None], Callable[[Path], None]]
@@ -71,6 +71,7 @@ class RunRecord:
         self._is_main = is_main
         self._journal: Journal | None = None
         self._episodes: Journal | None = None
+        self._times: Journal | None = None
         self._trackers: list[Tracker] = []
         self._progress = Progress(
             stream, domains=config.task_order, steps_per_task=config.num_steps_per_task
@@ -104,6 +105,7 @@ class RunRecord:
     def _open(self, found: Found | None) -> None:
         self._journal = Journal(self.run.metrics_journal)
         self._episodes = Journal(self.run.trajectories_journal)
+        self._times = Journal(self.run.times_journal)
         offsets = found.state["offsets"] if found else {"metrics": 0, "episodes": 0}
         self._journal.truncate(offsets["metrics"])
         self._episodes.truncate(offsets["episodes"])
@@ -119,7 +121,7 @@ class RunRecord:
         """One update."""
         if not self._is_main:
             return
-        exact = {name: value for name, value in numbers.items() if name not in TIMES}
+        exact = self._exact(position, "train", numbers)
         self.metrics.log_step(position.stage, position.step, exact)
         self._progress.step(position.stage, position.step + 1, numbers)
 
@@ -135,19 +137,27 @@ class RunRecord:
                 known = {"step": step, "domain": group.task.domain, "task_id": group.task.id}
                 self._episodes.append(known | record | {"reward": reward.model_dump(mode="json")})
 
-    def log_evaluation(self, position: Position, domain: str, cell: Cell) -> None:
-        """A measurement within a stage."""
+    def log_evaluation(
+        self,
+        position: Position,
+        domain: str,
+        cell: Cell,
+        effort: Mapping[str, float],
+        **place: str,
+    ) -> None:
+        """A measurement within a stage, and what it took."""
         if self._is_main:
-            self.metrics.log_evaluation(position.stage, position.step, domain, cell.numbers())
-            self._progress.evaluation(position.stage, domain, cell.numbers())
-
-    def log_cell(self, position: Position, after: str, domain: str, cell: Cell) -> None:
-        """One measurement of the R-matrix."""
-        self.matrix = self.matrix.with_cell(after, domain, cell)
-        if self._is_main:
-            numbers: dict[str, Any] = {**cell.numbers(), "after": after}
+            numbers = {**cell.numbers(), **place, **self._exact(position, "eval", effort)}
             self.metrics.log_evaluation(position.stage, position.step, domain, numbers)
             self._progress.evaluation(position.stage, domain, cell.numbers())
+
+    def log_cell(
+        self, position: Position, place: tuple[str, str], cell: Cell, effort: Mapping[str, float]
+    ) -> None:
+        """One measurement of the R-matrix: after which stage, of which domain."""
+        after, domain = place
+        self.matrix = self.matrix.with_cell(after, domain, cell)
+        self.log_evaluation(position, domain, cell, effort, after=after)
 
     def log_row(self, position: Position, statistics: Mapping[str, Mapping[str, float]]) -> None:
         """What a finished row of the R-matrix says about transfer."""
@@ -226,10 +236,19 @@ class RunRecord:
     def __exit__(self, *error: object) -> None:
         for tracker in self._trackers:
             tracker.close()
-        for journal in (self._journal, self._episodes):
+        for journal in (self._journal, self._episodes, self._times):
             if journal is not None:
                 journal.close()
         self._progress.close()
+
+    def _exact(
+        self, position: Position, kind: str, numbers: Mapping[str, float]
+    ) -> dict[str, float]:
+        """The numbers without the clock's, which are written down apart."""
+        assert self._times is not None
+        times = {name: value for name, value in numbers.items() if name in TIMES}
+        self._times.append({"kind": kind, **position._asdict(), **times})
+        return {name: value for name, value in numbers.items() if name not in TIMES}
 
     def _write_summaries(self) -> None:
         self.metrics.save(self.run.metrics)

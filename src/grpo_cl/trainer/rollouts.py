@@ -3,17 +3,20 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from grpo_cl.advantages import action_advantages, group_advantages, has_variance, terminal_rewards
+from grpo_cl.advantages import (
+    action_advantages,
+    group_advantages,
+    has_variance,
+    known_rewards,
+    terminal_rewards,
+)
 from grpo_cl.config import GRPOConfig
 from grpo_cl.evaluation import Play, episode_seed
 from grpo_cl.rewards import RewardOracle, shaped
-from grpo_cl.types import Reward, Task, Termination, Trajectory, TrajectoryGroup
+from grpo_cl.types import Reward, Task, Trajectory, TrajectoryGroup
 
 Credit = Sequence[float | Sequence[float] | None]
 """Of each episode of a group: one advantage, or one per turn; None where it says nothing."""
-
-INFRASTRUCTURE = frozenset({Termination.INFRASTRUCTURE_ERROR, Termination.UNEXPECTED_ERROR})
-"""Endings that are not the policy's doing; such an episode is in no baseline."""
 
 
 class Batch(NamedTuple):
@@ -81,12 +84,12 @@ def collect_varied(
 
 def is_telling(group: TrajectoryGroup, rewards: Sequence[float]) -> bool:
     """Whether the episodes of a group differ in reward."""
-    return has_variance(_known(group, rewards))
+    return has_variance(known_rewards(group, rewards))
 
 
 def credit(group: TrajectoryGroup, rewards: Sequence[float], config: GRPOConfig) -> Credit:
     """The advantages of a group's episodes."""
-    known = _known(group, rewards)
+    known = known_rewards(group, rewards)
     if not config.loss.per_action:
         return group_advantages(known, config.loss.advantage)
     turns = [
@@ -98,10 +101,3 @@ def credit(group: TrajectoryGroup, rewards: Sequence[float], config: GRPOConfig)
         for reward, count in zip(known, turns, strict=True)
     ]
     return action_advantages(rows, config.gamma)
-
-
-def _known(group: TrajectoryGroup, rewards: Sequence[float]) -> list[float | None]:
-    return [
-        None if trajectory.termination in INFRASTRUCTURE else reward
-        for trajectory, reward in zip(group.trajectories, rewards, strict=True)
-    ]

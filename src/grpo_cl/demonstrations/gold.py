@@ -8,10 +8,11 @@ depend on.
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+from random import Random
 
 from pydantic import JsonValue
 
+from grpo_cl.demonstrations.mistakes import Answered, spoil
 from grpo_cl.domains.base import DONE, Domain
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.types import Message, Task, Termination, ToolCall, Trajectory
@@ -40,20 +41,19 @@ _SHORTEST = 3
 """Values shorter than this appear everywhere by chance."""
 
 
-class Answered(NamedTuple):
-    """A call and what the tools said."""
+def demonstrate(domain: Domain, task: Task, *, careless: Random | None = None) -> Trajectory | None:
+    """A solo episode that solves ``task``; None where the gold actions alone do not.
 
-    call: ToolCall
-    content: str
-    is_write: bool
-
-
-def demonstrate(domain: Domain, task: Task) -> Trajectory | None:
-    """A solo episode that solves ``task``; None where the gold actions alone do not."""
-    played = _play(domain, task, _with_checks(domain, task))
-    trajectory = _trajectory(task, _play(domain, task, _needed(played, ticket(task))))
+    With ``careless`` one mistake is made in it, drawn from there, if there is anything to spoil.
+    """
+    looked = _play(domain, task, _with_checks(domain, task))
+    played = _play(domain, task, _needed(looked, ticket(task)))
+    trajectory = _trajectory(task, played)
     reward = RewardOracle({domain.name: domain}).score(trajectory)
-    return trajectory if reward.value == 1.0 else None
+    if reward.value != 1.0:
+        return None
+    spoiled = spoil(played, careless) if careless else None
+    return trajectory if spoiled is None else _trajectory(task, _play(domain, task, spoiled))
 
 
 def _with_checks(domain: Domain, task: Task) -> list[ToolCall]:

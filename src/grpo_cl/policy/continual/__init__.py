@@ -1,0 +1,1 @@
+"""What continual-learning algorithms do with tensors; each module is one mechanism."""

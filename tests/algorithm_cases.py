@@ -1,0 +1,119 @@
+"""What the contract of tests/test_algorithms.py must know of each algorithm.
+
+``python algorithm_cases.py FOLDER`` trains all of them, as one of the processes of torchrun.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from grpo_cl.algorithms import ALGORITHMS
+from grpo_cl.policy.ranks import Ranks
+from grpo_cl.policy.runtime import PolicyRuntime
+from grpo_cl.rundir import RunDir
+from grpo_cl.trainer import GRPOTrainer
+from toy_runs import LORA, toy_config
+
+SHORT = {
+    "num_samples_per_prompt": 4,
+    "num_steps_per_task": 4,
+    "replay_buffer_size": 32,
+    "evaluation": {"trials": 2},
+}
+"""Settings of a run that shows what an algorithm does, not how well."""
+
+IN_ADAPTERS = frozenset({"domain_lora", "olora"})
+"""Algorithms that refuse a run without LoRA; they are compared with plain training in LoRA."""
+
+ZERO: dict[str, dict[str, Any]] = {
+    "agem": {"cl_options": {"strength": 0}},
+    "clear": {"cl_options": {"share": 0}},
+    "der": {"cl_options": {"alpha": 0}},
+    "ewc": {"cl_options": {"strength": 0}},
+    "kl_old": {"cl_options": {"strength": 0}},
+    "l2_init": {"cl_options": {"strength": 0}},
+    "l2_sp": {"cl_options": {"strength": 0}},
+    "mas": {"cl_options": {"strength": 0}},
+    "merge": {"cl_options": {"alpha": 1}},
+    "rapo": {"cl_options": {"strength": 0}},
+    "replay": {"replay_ratio": 0.0},
+    "sequential": {},
+    "si": {"cl_options": {"strength": 0}},
+    "trajectory_replay": {"cl_options": {"share": 0}},
+}
+"""Settings with which an algorithm must do nothing."""
+
+WITHOUT_ZERO = {
+    "domain_lora": "every domain has an adapter of its own, or it is another algorithm",
+    "joint": "it has no order of domains that could be plain",
+    "olora": "without a penalty the adapters are still stacked",
+    "single": "every domain begins anew, or it is another algorithm",
+}
+
+ACTS_AT_ONCE = {
+    "joint": "plays all domains from the first step",
+    "l2_init": "holds the weights near the start from the first step",
+    "merge": "merges what the first domain taught with the start of the run",
+}
+"""Algorithms whose first stage is not that of plain training, and why."""
+
+FORGETS_LESS: dict[str, dict[str, Any]] = {
+    "agem": {},
+    "clear": {},
+    "der": {},
+    "ewc": {},
+    "kl_old": {},
+    "l2_sp": {"cl_options": {"strength": 0.1}},
+    "mas": {},
+    "merge": {},
+    "rapo": {"cl_options": {"strength": 1.0, "alpha": 3.0}},
+    "replay": {"replay_ratio": 0.5},
+    "si": {},
+    "trajectory_replay": {"cl_options": {"share": 0.5, "max_drift": 5.0}},
+}
+"""Settings with which an algorithm loses less of the first domain than plain training."""
+
+FORGETS_NOTHING = frozenset({"domain_lora", "single"})
+
+UNPROTECTED = {
+    "joint": "has no earlier domain",
+    "l2_init": "keeps a policy able to learn, not what it learned",
+    "olora": "keeps adapters apart, whose directions here all read the shared feature",
+    "sequential": "is what the others are compared with",
+}
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """What a run of an algorithm needs besides its name."""
+    return {"cl_algorithm": name, **({"lora": LORA} if name in IN_ADAPTERS else {})}
+
+
+def weights_of(trainer: GRPOTrainer) -> dict[str, Tensor]:
+    """Copies of the weights that learn."""
+    assert isinstance(trainer.policy, PolicyRuntime)
+    return trainer.policy.learner.weights()
+
+
+def steps_of(log_dir: Path, stage: int) -> list[dict[str, Any]]:
+    """What was logged of each update of a stage."""
+    return json.loads(RunDir(log_dir).metrics.read_text())[f"task_{stage}/train"]
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    with Ranks.join(device=torch.device("cpu")) as ranks:
+        for name in ALGORITHMS:
+            config = toy_config(folder / name, **SHORT, **settings_of(name))
+            trainer = GRPOTrainer(config, policy=PolicyRuntime(config, ranks=ranks))
+            trainer.train()
+            if ranks.is_main:
+                save_file(weights_of(trainer), folder / f"{name}.safetensors")
+
+
+if __name__ == "__main__":
+    main()
