@@ -1,3 +1,5 @@
+from itertools import count
+
 import pytest
 import torch
 from hypothesis import given
@@ -15,9 +17,16 @@ from grpo_cl.policy.batching import (
 )
 from tiny_learners import group, random_traces, settings, trace
 
+NUMBERS = count(1)
+
 
 def of_length(length: int) -> Sample:
-    return Sample(trace([1] * length, (1, length)), (0.0,) * length, 1.0)
+    """A sample that begins like no other."""
+    return Sample(trace([next(NUMBERS)] * length, (1, length)), (0.0,) * length, 1.0)
+
+
+def of_ids(*ids: int) -> Sample:
+    return Sample(trace(list(ids), (len(ids) - 1, len(ids))), (0.0,) * len(ids), 1.0)
 
 
 lengths_of_batches = st.lists(st.integers(2, 60), max_size=30)
@@ -95,6 +104,23 @@ def test_no_rank_has_more_than_its_share_and_one_sample(lengths: list[int], rank
     assert max(loads) <= sum(loads) / ranks + dearest + 1e-9
 
 
+BEGINNING = tuple(range(100, 140))
+
+
+def test_samples_that_begin_alike_share_a_pass_and_a_rank():
+    samples = [of_ids(*BEGINNING, 1), of_ids(5, 6), of_ids(*BEGINNING, 2, 3), of_ids(7, 8)]
+    shares = spread(samples, 2)
+    assert [[sample.trace.ids[-1] for sample in share] for share in shares] == [[1, 3], [6, 8]]
+    passes = micro_batches(samples, 1000)
+    assert [[sample.trace.ids[-1] for sample in part] for part in passes] == [[3, 1], [6, 8]]
+    assert [collate(part, torch.device("cpu")).shared for part in passes] == [40, 0]
+
+
+def test_the_budget_of_a_pass_counts_a_shared_beginning_once():
+    samples = [of_ids(*BEGINNING, number, number) for number in range(5)]
+    assert [len(part) for part in micro_batches(samples, 40 + 2 * 3)] == [3, 2]
+
+
 def test_tensors_are_padded_on_the_right_and_log_probs_stand_under_the_mask():
     long = Sample(trace([5, 6, 7, 8], (1, 2), (3, 4)), (0.0, 2.0, 0.0, 3.0), 0.25)
     short = Sample(trace([9, 4, 1], (1, 2)), (0.0, -1.0, 0.0), 0.5)
@@ -113,7 +139,7 @@ def test_advantages_must_match_the_trajectories():
 
 
 def test_a_checksum_sees_tokens_and_advantages():
-    sample = of_length(3)
-    same, credited = of_length(3), sample._replace(advantages=(0.0, 1.0, 1.0))
+    sample = of_ids(1, 2, 3)
+    same, credited = of_ids(1, 2, 3), sample._replace(advantages=(0.0, 1.0, 1.0))
     assert checksum([sample]) == checksum([same])
     assert len({checksum(part) for part in ([], [sample], [credited], [of_length(4)])}) == 4

@@ -42,6 +42,43 @@ def test_a_head_that_cannot_be_taken_apart_is_scored_from_whole_logits(model_dir
     doubled.remove()
 
 
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_a_shared_beginning_changes_neither_logprobs_nor_gradients(
+    tmp_path: Path, architecture: str
+):
+    policy = load(save_model(tmp_path, architecture), kl_coef=0)
+    ids_BT, attention_BT = beginning_alike(shared=33, rest=(3, 7, 1))
+    expected_BT = plain(policy, ids_BT, attention_BT, 0.7)
+    weights_BT = torch.linspace(-1, 1, expected_BT.numel()).view_as(expected_BT)
+    wanted = gradients(policy, (expected_BT * weights_BT).sum())
+    scores = policy.logprobs(ids_BT, attention_BT, temperature=0.7, shared=33)
+    found = gradients(policy, (scores.logprobs_BT * weights_BT).sum())
+    assert torch.allclose(scores.logprobs_BT, expected_BT, atol=1e-5)
+    assert close(found, wanted)
+
+
+def beginning_alike(shared: int, rest: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    width = shared + max(rest)
+    ids_BT = torch.randint(1, 200, (len(rest), width), generator=generator)
+    ids_BT[:, :shared] = ids_BT[0, :shared]
+    lengths_B1 = torch.tensor([[shared + length] for length in rest])
+    attention_BT = (torch.arange(width) < lengths_B1).long()
+    return ids_BT * attention_BT, attention_BT
+
+
+def test_the_beginning_is_read_once(model_dir: Path):
+    policy = load(model_dir, kl_coef=0)
+    ids_BT, attention_BT = beginning_alike(shared=40, rest=(2, 2, 2))
+    read: list[int] = []
+    count = policy.module.get_input_embeddings().register_forward_hook(
+        lambda _module, inputs, _output: read.append(inputs[0].numel())
+    )
+    policy.logprobs(ids_BT, attention_BT, shared=40)
+    count.remove()
+    assert read == [40, 6]
+
+
 def double_logits(_module: Any, _inputs: Any, output: Any) -> Any:
     output.logits = 2 * output.logits
     return output

@@ -15,6 +15,7 @@ from torch import Tensor
 from grpo_cl.advantages import token_advantages
 from grpo_cl.config import GRPOConfig
 from grpo_cl.policy.loss import loss_lengths, sequence_weights
+from grpo_cl.policy.siblings import common_prefix, families
 from grpo_cl.types import TokenTrace, TrajectoryGroup
 
 Advantage = float | Sequence[float] | None
@@ -57,6 +58,8 @@ class MicroBatch(NamedTuple):
     sampler_logprobs_BT: Tensor
     advantages_BT: Tensor
     weights_B: Tensor
+    shared: int = 0
+    """Tokens that all rows begin with."""
 
 
 def policy_samples(
@@ -95,30 +98,61 @@ def imitation_samples(traces: Sequence[TokenTrace]) -> list[Sample]:
 
 
 def spread(samples: Sequence[Sample], world_size: int) -> list[list[Sample]]:
-    """Each rank's samples, evened out by cost: the dearest first, to whoever has least."""
+    """Each rank's samples, evened out by cost: the dearest first, to whoever has least.
+
+    Families stay together.
+    """
     shares: list[list[Sample]] = [[] for _ in range(world_size)]
     loads = [0.0] * world_size
-    for sample in sorted(samples, key=lambda sample: -sample.cost):
+    for cost, members in sorted(_families(samples), key=lambda found: -found[0]):
         rank = loads.index(min(loads))
-        shares[rank].append(sample)
-        loads[rank] += sample.cost
+        shares[rank] += members
+        loads[rank] += cost
     return shares
 
 
 def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
     """The samples in passes of at most ``max_tokens`` tokens, padding included, longest first.
 
-    Neighbours in length share a pass, so little is padded; memory runs out in the first pass or
-    never. A sample that is longer than the budget has a pass to itself.
+    A family has passes of its own. Others share one with neighbours in length, so little is
+    padded. A sample that is longer than the budget has a pass to itself.
     """
     passes: list[list[Sample]] = []
+    single: list[Sample] = []
+    for _, members in _families(samples):
+        if len(members) == 1:
+            single += members
+        else:
+            passes += _filled(members, max_tokens, shared=common_prefix(_ids(members)))
+    passes += _filled(single, max_tokens, shared=0)
+    return sorted(passes, key=lambda part: -part[0].length)
+
+
+def _filled(samples: Sequence[Sample], max_tokens: int, *, shared: int) -> list[list[Sample]]:
+    passes: list[list[Sample]] = []
     for sample in sorted(samples, key=lambda sample: -sample.length):
-        fits = passes and passes[-1][0].length * (len(passes[-1]) + 1) <= max_tokens
+        fits = passes and (
+            shared + (passes[-1][0].length - shared) * (len(passes[-1]) + 1) <= max_tokens
+        )
         if fits:
             passes[-1].append(sample)
         else:
             passes.append([sample])
     return passes
+
+
+def _families(samples: Sequence[Sample]) -> list[tuple[float, list[Sample]]]:
+    """Samples that begin alike, and what they cost together."""
+    found: list[tuple[float, list[Sample]]] = []
+    for family in families(_ids(samples)):
+        members = [samples[number] for number in family.members]
+        saved = family.shared * (len(members) - 1) * (1 + family.shared / ATTENTION_TOKENS)
+        found.append((sum(sample.cost for sample in members) - saved, members))
+    return found
+
+
+def _ids(samples: Sequence[Sample]) -> list[tuple[int, ...]]:
+    return [sample.trace.ids[: sample.length] for sample in samples]
 
 
 def checksum(samples: Sequence[Sample]) -> int:
@@ -149,4 +183,5 @@ def collate(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
         advantages_BT[row, :length] = torch.frombuffer(advantages, dtype=torch.double)
     weights_B = torch.tensor([sample.weight for sample in samples])
     batch = ids_BT, attention_BT, mask_BT, sampler_logprobs_BT, advantages_BT, weights_B
-    return MicroBatch(*(tensor.to(device) for tensor in batch))
+    shared = common_prefix(_ids(samples)) if len(samples) > 1 else 0
+    return MicroBatch(*(tensor.to(device) for tensor in batch), shared=shared)

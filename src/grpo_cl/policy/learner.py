@@ -30,7 +30,7 @@ from grpo_cl.policy.loss import LossBatch, LossMetrics, policy_loss
 from grpo_cl.policy.model import PolicyModel
 from grpo_cl.policy.optimizer import Descent, LearnerState, Optimizer, Transform, summary
 from grpo_cl.policy.ranks import Ranks
-from grpo_cl.policy.sharding import shard_policy
+from grpo_cl.policy.sharding import drop_whole, shard_policy
 from grpo_cl.types import TrajectoryGroup
 
 Auxiliary = Callable[[PolicyModel], Tensor | None]
@@ -124,6 +124,7 @@ class Learner:
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Go on from other weights of the same names."""
         self._optimizer.load_weights(weights)
+        drop_whole(self.policy.module)
 
     def forget_moments(self) -> None:
         """Let the optimizer begin anew."""
@@ -206,12 +207,13 @@ class Learner:
         budget = self.config.optimizer.micro_batch_tokens
         plans = [micro_batches(share, budget) for share in spread(samples, self.ranks.world_size)]
         own = plans[self.ranks.rank]
-        if self._is_sharded and samples:
-            # Every rank takes part in every pass; one that is done goes on with a sample of no
-            # weight.
-            idle = min(samples, key=lambda sample: sample.length)._replace(weight=0.0)
-            own += [[idle]] * (max(map(len, plans)) - len(own))
-        return [collate(part, self.policy.device) for part in own]
+        if not self._is_sharded or not samples:
+            return [collate(part, self.policy.device) for part in own]
+        # Every rank takes part in every call of the module: one that is done goes on with a sample
+        # of no weight, and none makes two calls to share a beginning.
+        idle = min(samples, key=lambda sample: sample.length)._replace(weight=0.0)
+        own += [[idle]] * (max(map(len, plans)) - len(own))
+        return [collate(part, self.policy.device)._replace(shared=0) for part in own]
 
     def _losses(
         self,
@@ -231,6 +233,7 @@ class Learner:
                 batch.attention_BT,
                 temperature=self.config.temperature,
                 mask_BT=batch.mask_BT,
+                shared=batch.shared,
             )
             if len(olds) == number:
                 olds.append(scores.logprobs_BT.detach())
@@ -260,6 +263,7 @@ class Learner:
                     batch.attention_BT,
                     temperature=self.config.temperature,
                     mask_BT=batch.mask_BT,
+                    shared=batch.shared,
                 ).logprobs_BT
                 for batch in batches
             ]

@@ -36,6 +36,7 @@ from grpo_cl.policy.saving import save_policy
 from grpo_cl.policy.scoring import (
     MAX_LOGITS,
     RowFunction,
+    Rows,
     Scorer,
     Scores,
     causal_model,
@@ -105,15 +106,16 @@ class PolicyModel:
         mask_BT: Tensor | None = None,
         temperature: float = 1.0,
         max_logits: int = MAX_LOGITS,
+        shared: int = 0,
     ) -> Scores:
         """Log-probability and entropy of each token given the ones before; the first is 0.
 
         Rows are padded on the right. Only positions of ``mask_BT`` are scored, the others are 0,
-        and no more than ``max_logits`` logits are held at a time, in the backward pass too.
+        and no more than ``max_logits`` logits are held at a time, in the backward pass too. The
+        first ``shared`` tokens, the same in all rows, are computed once where that can be done.
         """
         return self._active.score(
-            ids_BT,
-            attention_BT,
+            Rows(ids_BT, attention_BT, shared),
             mask_BT=mask_BT,
             temperature=temperature,
             max_logits=max_logits,
@@ -134,7 +136,7 @@ class PolicyModel:
         """
         wanted_BT = scored_positions(attention_BT, mask_BT)
         return self._active.map_rows(
-            function, ids_BT, attention_BT, wanted_BT=wanted_BT, given=given
+            function, Rows(ids_BT, attention_BT), wanted_BT=wanted_BT, given=given
         )
 
     @contextmanager

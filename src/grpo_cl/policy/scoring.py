@@ -13,9 +13,11 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from grpo_cl.errors import ConfigError
+from grpo_cl.policy.siblings import SHORTEST
 
 MAX_LOGITS = 2**26
 """Logits held at once: 256 MB in float32."""
@@ -33,36 +35,40 @@ class Scores(NamedTuple):
     """Of the distribution the token was drawn from, in nats; carries no gradient."""
 
 
+class Rows(NamedTuple):
+    """Sequences to be read, padded on the right."""
+
+    ids_BT: Tensor
+    attention_BT: Tensor
+    """1 on tokens, 0 on padding."""
+    shared: int = 0
+    """Tokens that all begin with; they are computed once where that can be done."""
+
+
 class Scorer:
     """Scores tokens with a module, whose head is applied to chunks of positions."""
 
     def __init__(self, module: PreTrainedModel | PeftModel) -> None:
         self._module = module
-        self._head = Head(causal_model(module))
+        self._causal = causal_model(module)
+        self._head = Head(self._causal)
         self._is_split = True
         self._is_split = self._head_is_exact()
 
     def score(
-        self,
-        ids_BT: Tensor,
-        attention_BT: Tensor,
-        *,
-        mask_BT: Tensor | None,
-        temperature: float,
-        max_logits: int,
+        self, rows: Rows, *, mask_BT: Tensor | None, temperature: float, max_logits: int
     ) -> Scores:
         """Score the positions of ``mask_BT``, or all that have a token before them."""
         if temperature <= 0:
             raise ConfigError(
                 f"temperature {temperature} leaves no distribution to score; it must be above 0"
             )
-        wanted_BT = scored_positions(attention_BT, mask_BT)
+        wanted_BT = scored_positions(rows.attention_BT, mask_BT)
         logprobs_N, entropy_N = self.map_rows(
             partial(_score_rows, temperature=temperature),
-            ids_BT,
-            attention_BT,
+            rows,
             wanted_BT=wanted_BT,
-            given=(ids_BT[:, 1:][wanted_BT],),
+            given=(rows.ids_BT[:, 1:][wanted_BT],),
             max_logits=max_logits,
         )
         places_BT = torch.nn.functional.pad(wanted_BT, (1, 0))
@@ -71,8 +77,7 @@ class Scorer:
     def map_rows(
         self,
         function: RowFunction,
-        ids_BT: Tensor,
-        attention_BT: Tensor,
+        rows: Rows,
         *,
         wanted_BT: Tensor,
         given: Sequence[Tensor] = (),
@@ -83,7 +88,7 @@ class Scorer:
         It is called with the float32 logits of some positions and the same rows of each tensor of
         ``given``, again in the backward pass; the chunks of what it returns are joined.
         """
-        rows_ND = self._rows(ids_BT, attention_BT)[:, :-1][wanted_BT]
+        rows_ND = self._read(rows)[:, :-1][wanted_BT]
         head = self._head if self._is_split else _identity
         size = max(1, max_logits // self._head.width)
 
@@ -96,33 +101,51 @@ class Scorer:
         ]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    def _rows(self, ids_BT: Tensor, attention_BT: Tensor) -> Tensor:
+    def _read(self, rows: Rows) -> Tensor:
         """Hidden states, or the logits themselves where the head cannot be taken apart."""
-        # The whole module is called, since a sharded one gathers its weights only then; the hook
-        # takes the hidden states on their way to a head that sees one position.
+        ids_BT, attention_BT, shared = rows
         if not self._is_split:
             return self._module(ids_BT, attention_mask=attention_BT, use_cache=False).logits
+        if shared < SHORTEST or not self._can_share():
+            return self._hidden(ids_BT, cache=None)
+        cache = DynamicCache(config=self._causal.config)
+        beginning_1TD = self._hidden(ids_BT[:1, :shared], cache=cache)
+        cache.batch_repeat_interleave(len(ids_BT))
+        rest_BTD = self._hidden(ids_BT[:, shared:], cache=cache)
+        return torch.cat([beginning_1TD.expand(len(ids_BT), -1, -1), rest_BTD], dim=1)
+
+    def _hidden(self, ids_BT: Tensor, *, cache: DynamicCache | None) -> Tensor:
+        # The whole module is called, since a sharded one gathers its weights only then; the hook
+        # takes the hidden states on their way to a head that sees one position. No mask is given:
+        # rows are padded on the right, where no token that counts looks.
         taken: list[Tensor] = []
 
         def take(_module: torch.nn.Module, _inputs: Any, output: Any) -> None:
             taken.append(output[0])
 
-        handle = causal_model(self._module).base_model.register_forward_hook(take)
+        handle = self._causal.base_model.register_forward_hook(take)
+        options = {"use_cache": cache is not None, "past_key_values": cache}
         try:
-            self._module(ids_BT, use_cache=False, logits_to_keep=1)
+            self._module(ids_BT, logits_to_keep=1, **options)
         finally:
             handle.remove()
         (hidden_BTD,) = taken
         return hidden_BTD
 
+    def _can_share(self) -> bool:
+        """Whether keys and values of a beginning serve several endings, gradients included."""
+        if self._module.training and self._causal.is_gradient_checkpointing:
+            return False  # a checkpointed layer keeps no cache
+        layers = DynamicCache(config=self._causal.config).layers
+        return all(type(layer) is DynamicLayer for layer in layers)
+
     @torch.no_grad()
     def _head_is_exact(self) -> bool:
         """Whether hidden states and head give the module's own logits; some scale them after."""
-        causal = causal_model(self._module)
-        ids_BT = torch.arange(4, device=causal.device)[None] % self._head.width
+        ids_BT = torch.arange(4, device=self._causal.device)[None] % self._head.width
         attention_BT = torch.ones_like(ids_BT)
-        expected = causal(ids_BT, attention_mask=attention_BT, use_cache=False).logits.float()
-        found = self._head(self._rows(ids_BT, attention_BT)).float()
+        expected = self._causal(ids_BT, attention_mask=attention_BT, use_cache=False).logits.float()
+        found = self._head(self._read(Rows(ids_BT, attention_BT))).float()
         return torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * float(expected.std()))
 
 
