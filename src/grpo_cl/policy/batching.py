@@ -120,25 +120,41 @@ def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sampl
     passes: list[list[Sample]] = []
     single: list[Sample] = []
     for _, members in _families(samples):
-        if len(members) == 1:
-            single += members
-        else:
-            passes += _filled(members, max_tokens, shared=common_prefix(_ids(members)))
-    passes += _filled(single, max_tokens, shared=0)
+        parts = _divided(members, max_tokens)
+        passes += [part for part in parts if len(part) > 1]
+        single += [part[0] for part in parts if len(part) == 1]
+    passes += _filled(single, max_tokens)
     return sorted(passes, key=lambda part: -part[0].length)
 
 
-def _filled(samples: Sequence[Sample], max_tokens: int, *, shared: int) -> list[list[Sample]]:
+def _filled(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
     passes: list[list[Sample]] = []
     for sample in sorted(samples, key=lambda sample: -sample.length):
-        fits = passes and (
-            shared + (passes[-1][0].length - shared) * (len(passes[-1]) + 1) <= max_tokens
-        )
-        if fits:
+        if passes and passes[-1][0].length * (len(passes[-1]) + 1) <= max_tokens:
             passes[-1].append(sample)
         else:
             passes.append([sample])
     return passes
+
+
+def _divided(members: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
+    """A family in passes that together compute the fewest tokens, padding included.
+
+    Each pass computes the beginning again, so only a member that is much longer than the next has
+    one of its own.
+    """
+    ranked = sorted(members, key=lambda sample: -sample.length)
+    shared = common_prefix(_ids(ranked)) if len(ranked) > 1 else 0
+    best: list[tuple[int, list[list[Sample]]]] = [(0, [])]
+    for end in range(1, len(ranked) + 1):
+        choices: list[tuple[int, list[list[Sample]]]] = []
+        for start in range(end):
+            tokens = shared + (end - start) * (ranked[start].length - shared)
+            if tokens <= max_tokens or end - start == 1:
+                before, passes = best[start]
+                choices.append((before + tokens, [*passes, ranked[start:end]]))
+        best.append(min(choices, key=lambda choice: choice[0]))
+    return best[-1][1]
 
 
 def _families(samples: Sequence[Sample]) -> list[tuple[float, list[Sample]]]:
