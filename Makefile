@@ -15,7 +15,7 @@ $(READY): requirements.lock pyproject.toml
 	touch $(READY)
 
 demo: setup
-	$(BIN)/grpo-cl play --scripted --count 12 --domain airline retail telecom
+	$(BIN)/grpo-cl demo
 
 test: setup
 	$(BIN)/pytest -m ""

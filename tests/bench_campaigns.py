@@ -11,7 +11,7 @@ from grpo_cl.bench import Campaign, conduct, make_plan
 from grpo_cl.bench.campaign import checked
 from grpo_cl.bench.folder import CampaignDir, Outcome
 from grpo_cl.config import GRPOConfig
-from grpo_cl.metrics.rmatrix import BASE, Cell, RMatrix
+from grpo_cl.metrics.rmatrix import BASE, Cell, Drift, RMatrix
 from grpo_cl.metrics.tracker import MetricsTracker
 from grpo_cl.rundir import Journal, RunDir, write_json
 
@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "learning_rate": 0.1,
     "task_order": DOMAINS[:2],
     "tau2_data_dir": None,
-    "evaluation": {"trials": 2},
+    "evaluation": {"trials": 2, "drift": True},
     "logging": {"trackers": [], "save_interval": 1},
 }
 
@@ -65,10 +65,19 @@ def _write_run(root: Path, order: tuple[str, ...], scores: list[list[float]], se
         for domain, score in zip(order, row, strict=True):
             value = score + seed / 100
             tasks = {f"{domain}-{n}": (round(4 * score), 4) for n in range(3)}
-            cell = Cell(mean=value, tasks=tasks, components={"DB": value, "tool_name": 1.0})
+            parts = {"DB": value, "tool_name": 1.0}
+            drift = Drift(
+                kl_base=2 * (0.9 - score),
+                kl_previous=1 - score,
+                distance_base=0.5,
+                start_norm=10.0,
+                tokens=12,
+                is_sampled=True,
+            )
+            cell = Cell(mean=value, tasks=tasks, components=parts, drift=drift)
             matrix = matrix.with_cell(after, domain, cell)
             place = {"reward_mean": value, "after": after, **effort}
-            metrics.log_evaluation(max(0, stage - 1), 3, domain, place)
+            metrics.log_evaluation(max(0, stage - 1), min(3, 3 * stage), domain, place)
         if after != BASE:
             for step in range(3):
                 numbers = {"reward_mean": 0.1 * step, "tokens": 7.0, **effort}

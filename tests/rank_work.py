@@ -87,7 +87,25 @@ def play_alone(ranks: Ranks) -> dict[str, float]:
     with torch.no_grad(), gathered(learner.policy.module):
         alone = [learner.policy.module(ids).logits for _ in range(1 + ranks.rank)]
     learner.update(*random_batch(3))
-    return {"difference": float((alone[-1] - together.detach()).abs().max())}
+    return {
+        "difference": float((alone[-1] - together.detach()).abs().max()),
+        "stale": play_other_weights(learner, ids),
+    }
+
+
+def play_other_weights(learner: Learner, ids: Tensor) -> float:
+    """How far a policy is from weights it was given after a pass without gradients."""
+    module = learner.policy.module
+    kept = learner.weights()
+    with torch.no_grad(), gathered(module):
+        expected = module(ids).logits
+    learner.update(*random_batch(3, seed=1))
+    with torch.no_grad():
+        module(ids)
+        learner.load_weights(kept)
+        with gathered(module):
+            found = module(ids).logits
+    return float((found - expected).abs().max())
 
 
 def exchange(ranks: Ranks) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The smallest real run: a random Llama that reads and writes, two domains, two steps each.
 
-``python small_runs.py POLICY LOG_DIR [resume]`` runs it as a process that can be killed.
+``python small_runs.py POLICY LOG_DIR [resume] [JSON]`` runs it as a process that can be killed.
 """
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing_extensions import override
 from grpo_cl.algorithms import CLAlgorithm
 from grpo_cl.config import GRPOConfig
 from grpo_cl.policy.sft import Lesson, examples
-from grpo_cl.policy.tiny_model import new_tiny
+from grpo_cl.policy.tiny_model import DEFAULT, Size, new_tiny
 from grpo_cl.trainer import GRPOTrainer
 from grpo_cl.types import TrajectoryGroup
 
@@ -33,9 +34,9 @@ def rarities(group: TrajectoryGroup) -> tuple[float, ...]:
     return tuple(sum(trace.ids[-8:]) / 10_000 if trace else 0.0 for trace in traces)
 
 
-def make_policy(folder: Path) -> Path:
+def make_policy(folder: Path, size: Size = DEFAULT) -> Path:
     lesson = Lesson("telecom", 0, 30, 0.0, is_compact=True)
-    new_tiny(examples(lesson), folder, seed=0)
+    new_tiny(examples(lesson), folder, seed=0, size=size)
     return folder
 
 
@@ -70,4 +71,5 @@ def small_trainer(config: GRPOConfig) -> GRPOTrainer:
 
 if __name__ == "__main__":
     resume = {"resume_from": sys.argv[2]} if "resume" in sys.argv else {}
-    small_trainer(small_config(Path(sys.argv[1]), Path(sys.argv[2]), **resume)).train()
+    changes = json.loads(sys.argv[-1]) if sys.argv[-1].startswith("{") else {}
+    small_trainer(small_config(Path(sys.argv[1]), Path(sys.argv[2]), **resume, **changes)).train()

@@ -25,6 +25,8 @@ INSTALLED = {
     ("telecom-workflow", "test"): (40, 40, 0, 12, 28),
     ("mock", "base"): (9, 8, 1, 2, 7),
     ("banking_knowledge", "base"): (97, 97, 0, 0, 97),
+    ("doordash", "train"): (74, 74, 7, 7, 67),
+    ("doordash", "test"): (40, 40, 3, 3, 37),
 }
 CURRENT = {
     ("airline", "train"): (30, 30, 16, 16, 14),
@@ -77,7 +79,7 @@ def test_tasks_that_need_a_judge_are_counted(tau2_data: Path) -> None:
     assert {part for audit in audits for part in audit.not_judged} == {RewardType.NL_ASSERTION}
 
 
-@pytest.mark.parametrize("name", ["airline", "retail", "telecom"])
+@pytest.mark.parametrize("name", ["airline", "retail", "telecom", "doordash"])
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_generated_tasks_score_one_by_their_gold_and_zero_untouched_unless_refusals(
     domain: GetDomain, name: str, split: str
@@ -102,7 +104,7 @@ def test_a_generated_task_is_found_again_by_its_id(domain: GetDomain) -> None:
     assert not airline.has_task("airline-gen-train-3-0.5-x")
 
 
-@pytest.mark.parametrize("name", ["airline", "retail", "telecom"])
+@pytest.mark.parametrize("name", ["airline", "retail", "telecom", "doordash"])
 def test_playing_every_task_leaves_the_shared_database_as_it_was(
     domain: GetDomain, name: str
 ) -> None:

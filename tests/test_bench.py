@@ -110,6 +110,10 @@ def test_episodes_are_estimated_before_anything_is_played(tmp_path: Path) -> Non
     assert found.shared == 2 * 48
     # Every signal of 2 domains, played twice: 2 base rows, and 2 rows of each run.
     assert found.evaluation == (2 + 4 * 2) * ROW
+    watched = estimate(make_plan(toy_campaign(tmp_path, base={**SETTINGS, "eval_interval": 2})))
+    # Once in each stage of 3 steps, domains learned so far: 2 shared stages see half a row, the
+    # second stages of 4 runs a whole one.
+    assert watched.evaluation == found.evaluation + 2 * ROW // 2 + 4 * ROW
 
 
 def test_a_dry_run_shows_the_plan_and_trains_nothing(

@@ -47,6 +47,20 @@ def test_the_page_holds_scores_intervals_differences_and_costs(tmp_path: Path) -
         assert words in page.text
 
 
+def test_the_page_sets_drift_beside_forgetting(tmp_path: Path) -> None:
+    done = made(toy_campaign(tmp_path))
+    page = read(done)
+    # Old domain at the end: sequential 0.5, EWC 0.8, so KL is 0.8 and 0.2 and 0.4 and 0.1 are lost.
+    fit = {found.predictor: found.fit for found in done.summary.fits}["kl_base_old"]
+    assert fit and fit.points == 4
+    assert (fit.slope, fit.intercept, fit.r_squared) == pytest.approx((0.5, 0.0, 1.0))
+    first = done.summary.methods[0].drift
+    assert first["kl_base_old"] == pytest.approx(0.8)
+    assert first["relative_base"] == 0.05
+    for words in ("0.8000", "5.00%", "Forgetting by drift", "+0.500", "R²", "Descriptive"):
+        assert words in page.text
+
+
 def test_the_page_fetches_nothing_and_runs_nothing(tmp_path: Path) -> None:
     done = made(toy_campaign(tmp_path))
     text = done.folder.report.read_text()

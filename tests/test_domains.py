@@ -21,8 +21,16 @@ SPLITS = {
     "telecom": {"train": 74, "test": 40, "base": 114, "small": 20, "full": 2285},
     "mock": {"base": 9},
     "banking_knowledge": {"base": 97},
+    "doordash": {"train": 74, "test": 40, "base": 114},
 }
-TOOLS = {"airline": 14, "retail": 16, "telecom": 13, "mock": 4, "banking_knowledge": 15}
+TOOLS = {
+    "airline": 14,
+    "retail": 16,
+    "telecom": 13,
+    "mock": 4,
+    "banking_knowledge": 15,
+    "doordash": 20,
+}
 
 
 def call(name: str, requestor: str = "assistant", /, **arguments: object) -> ToolCall:
@@ -36,7 +44,7 @@ def test_splits_have_the_sizes_of_the_reference(domain: GetDomain, name: str) ->
     assert {split: len(ids) for split, ids in domain(name).splits.items()} == SPLITS[name]
 
 
-@pytest.mark.parametrize("name", ["airline", "retail", "telecom"])
+@pytest.mark.parametrize("name", ["airline", "retail", "telecom", "doordash"])
 def test_train_and_test_share_no_task(domain: GetDomain, name: str) -> None:
     splits = domain(name).splits
     assert not set(splits["train"]) & set(splits["test"])
@@ -156,7 +164,9 @@ def test_a_wrong_call_is_answered_as_the_reference_does(
 @pytest.mark.parametrize(
     "value", [None, 5, [], {}, "", [[1]], {"a": None}, True, 1e308, "x" * 5000]
 )
-@pytest.mark.parametrize("name", ["airline", "retail", "telecom", "mock", "banking_knowledge"])
+@pytest.mark.parametrize(
+    "name", ["airline", "retail", "telecom", "mock", "banking_knowledge", "doordash"]
+)
 def test_no_value_of_any_argument_of_any_tool_escapes_as_an_exception(
     domain: GetDomain, name: str, value: object
 ) -> None:

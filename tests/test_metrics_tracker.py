@@ -196,3 +196,13 @@ def test_missing_and_damaged_metrics_are_named(tmp_path: Path):
     (tmp_path / "metrics.json").write_text('{"task_0/train": 3}')
     with pytest.raises(ConfigError, match="object of lists"):
         MetricsTracker(CONFIG).load(tmp_path)
+
+
+def test_the_scores_before_the_first_step_are_published_at_the_start():
+    notebook = Notebook()
+    tracker = MetricsTracker(CONFIG, trackers=[notebook])
+    tracker.log_transfer(0, {"average_performance": 0.25}, step=0)
+    tracker.log_step(0, 0, {"loss": 0.5})
+    tracker.log_transfer(0, {"average_performance": 0.5})
+    tracker.log_step(1, 0, {"loss": 0.5})
+    assert [step for step, _ in notebook.logged] == [0, 0, 10, 10]

@@ -86,7 +86,7 @@ def test_two_ranks_learn_what_one_does(two: tuple[dict[str, Any], Path], case: s
     furthest = max(
         float((found[name].float() - expected[name].float()).abs().max()) for name in found
     )
-    assert furthest < (2e-3 if "bfloat16" in case else 1e-6)
+    assert furthest < (2e-3 if "bfloat16" in case else 2e-6)
     assert results[case]["resumes_exactly"] == numbers["resumes_exactly"] == 1
     rel, absolute = (5e-2, 2e-4) if "bfloat16" in case else (1e-4, 1e-6)
     for name in ("loss", "kl", "entropy", "ratio_max", "grad_norm", "tokens"):
@@ -96,6 +96,11 @@ def test_two_ranks_learn_what_one_does(two: tuple[dict[str, Any], Path], case: s
 @pytest.mark.slow
 def test_a_gathered_policy_serves_each_rank_at_its_own_pace(two: tuple[dict[str, Any], Path]):
     assert two[0]["alone"]["difference"] < 1e-6
+
+
+@pytest.mark.slow
+def test_a_gathered_policy_has_the_weights_it_was_given_last(two: tuple[dict[str, Any], Path]):
+    assert two[0]["alone"]["stale"] == 0
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
-from grpo_cl.metrics.rmatrix import BASE, Cell, DomainFacts, RMatrix
+from grpo_cl.metrics.rmatrix import BASE, Cell, DomainFacts, Drift, RMatrix
 from grpo_cl.metrics.tracker import MetricsTracker
 from grpo_cl.report import write_report
 from grpo_cl.rundir import Journal, RunDir, write_json
@@ -93,6 +93,33 @@ def test_the_page_holds_the_numbers_of_the_run(tmp_path: Path):
         "training, moving mean",
     ):
         assert words in page.text
+
+
+def test_the_page_shows_drift_and_stability_gaps(tmp_path: Path):
+    write_run(tmp_path, domains=("airline", "retail"))
+    assert "evaluation.drift was off" in Page(write_report(tmp_path).read_text()).text
+    run = RunDir(tmp_path)
+    drift = Drift(
+        kl_base=0.25,
+        kl_previous=0.125,
+        distance_base=1.5,
+        distance_previous=0.75,
+        start_norm=10.0,
+        tokens=1234,
+        is_sampled=False,
+    )
+    cell = Cell(mean=0.5, tasks={}, drift=drift)
+    matrix = RMatrix.load(run.r_matrix).with_cell("retail", "airline", cell)
+    write_json(run.r_matrix, matrix.to_json())
+    tracker = MetricsTracker(GRPOConfig()).load(tmp_path)
+    for step, score in ((2, 0.3), (4, 0.5)):
+        tracker.log_evaluation(1, step, "airline", {"reward_mean": score})
+    tracker.save(tmp_path)
+    page = Page(write_report(tmp_path).read_text())
+    for words in ("0.2500", "0.1250", "1,234", "15.00%", "7.50%", "played greedily"):
+        assert words in page.text
+    # Learned at 0.8, and 0.3 in the middle of the next stage.
+    assert "0.300\n0.500" in re.sub(r"\n+", "\n", page.text)
 
 
 def test_the_page_needs_no_network_and_no_script(tmp_path: Path):

@@ -10,6 +10,7 @@ from grpo_cl.recordings import Recording, execute, score_recording
 from grpo_cl.rewards import EvaluationType, RewardOracle, shaped
 from grpo_cl.rewards.criteria import matches
 from grpo_cl.rewards.oracle import judge_free
+from grpo_cl.transcripts import Judgement
 from grpo_cl.types import (
     Action,
     EvaluationCriteria,
@@ -102,11 +103,12 @@ class YesMan:
         self.answer = answer
         self.asked = 0
 
-    def judge(self, task: Task, messages: Sequence[Message]) -> Sequence[bool]:
+    def judge(self, task: Task, messages: Sequence[Message]) -> Judgement:
         assert messages
         self.asked += 1
         criteria = task.evaluation_criteria
-        return [self.answer for _ in (criteria.nl_assertions or () if criteria else ())]
+        count = len(criteria.nl_assertions or ()) if criteria else 0
+        return Judgement(model="yes-man", votes=((self.answer,) * count,))
 
 
 def needing_judge(domain: Domain) -> Task:

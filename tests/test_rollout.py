@@ -192,7 +192,7 @@ def told(task: Task) -> str:
 
 
 @pytest.mark.parametrize("user_name", ["scripted", "solo"])
-@pytest.mark.parametrize("name", ["airline", "retail", "telecom", "telecom-workflow"])
+@pytest.mark.parametrize("name", ["airline", "retail", "telecom", "telecom-workflow", "doordash"])
 def test_the_gold_solution_played_as_an_episode_solves_every_test_task(
     domain: GetDomain, name: str, user_name: str
 ) -> None:
@@ -207,7 +207,7 @@ def test_the_gold_solution_played_as_an_episode_solves_every_test_task(
         assert reward.value == float(not silent), (trajectory.task.id, reward.reason)
 
 
-@pytest.mark.parametrize("name", ["airline", "retail", "telecom"])
+@pytest.mark.parametrize("name", ["airline", "retail", "telecom", "doordash"])
 def test_the_gold_solution_of_generated_tasks_works_with_a_scripted_user(
     domain: GetDomain, name: str
 ) -> None:

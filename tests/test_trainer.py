@@ -126,6 +126,27 @@ def test_measurements_within_a_stage_are_there_once_after_a_resume(tmp_path: Pat
     assert [record["step"] for record in whole["task_0/eval"][2:4]] == [2, 4]
 
 
+def test_every_domain_learned_so_far_is_measured_within_a_stage(tmp_path: Path) -> None:
+    toy_run(tmp_path, num_steps_per_task=8, eval_interval=4)
+    metrics = RunDir(tmp_path).read_metrics()
+    within = [
+        [(r["step"], r["domain"]) for r in metrics[f"task_{stage}/eval"] if "after" not in r]
+        for stage in (0, 1)
+    ]
+    assert within[0] == [(4, "toy_left"), (8, "toy_left")]
+    assert within[1] == [(s, name) for s in (4, 8) for name in ("toy_left", "toy_right")]
+    # The stability gap is logged with the other scores once old domains were watched.
+    first, last = metrics["transfer"][1:]
+    left = [r for r in metrics["task_1/eval"] if r["domain"] == "toy_left"]
+    learned = metrics["task_0/eval"][-2]
+    assert (learned["domain"], learned["after"]) == ("toy_left", "toy_left")
+    lowest = min(record["reward_mean"] for record in left)
+    assert "stability_gap" not in first
+    assert last["stability_gap"] == learned["reward_mean"] - lowest > 0
+    newest = metrics["task_1/eval"][-1]["reward_mean"]
+    assert last["worst_case_performance"] == (newest + lowest) / 2
+
+
 @pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_bit_for_bit_as_an_uninterrupted_one(
     policy: Path, whole: Path, tmp_path: Path

@@ -69,9 +69,11 @@ def tiny_module(dtype: str, *, tied: bool) -> LlamaForCausalLM:
     return LlamaForCausalLM._from_config(sizes)
 
 
-def with_adapter(module: LlamaForCausalLM, config: GRPOConfig) -> PeftModel:
+def with_adapter(
+    module: LlamaForCausalLM, config: GRPOConfig, *, targets: str | list[str] = "all-linear"
+) -> PeftModel:
     dropout = config.lora.dropout
-    lora = LoraConfig(r=config.lora.r, lora_dropout=dropout, target_modules="all-linear")
+    lora = LoraConfig(r=config.lora.r, lora_dropout=dropout, target_modules=targets)
     found = get_peft_model(module, lora)
     assert isinstance(found, PeftModel)
     return found

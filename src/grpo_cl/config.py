@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from grpo_cl.roles import JudgeConfig, ModelsConfig, UserConfig
 from grpo_cl.types import Record, RewardType
 
 DATA_DIR_VARIABLE = "GRPO_CL_TAU2_DATA_DIR"
@@ -74,6 +75,9 @@ class RolloutConfig(Record):
     """Messages and batches of tool calls, as τ²-bench counts them."""
     max_errors: PositiveInt = 10
     """Failed tool calls over the whole episode, the user's too."""
+    replays: NonNegativeInt = 1
+    """How often an episode is played again that the failure of a user's or agent's endpoint ended;
+    it is left out and counted if the last fails too."""
     timeout_s: PositiveFloat | None = None
     """Wall-clock limit of one episode; a limit that is reached makes a run irreproducible."""
 
@@ -140,6 +144,13 @@ class EvaluationConfig(Record):
     max_tasks: PositiveInt | None = None
     generated: NonNegativeInt = 0
     """Measure on this many generated test tasks instead of the split."""
+    drift: bool = False
+    """Also measure how far the policy is from earlier ones: docs/metrics.md."""
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the policy draws its tokens when it is measured."""
+        return self.trials > 1
 
 
 class LoggingConfig(Record):
@@ -178,6 +189,8 @@ class GRPOConfig(Record):
     model_dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     gradient_checkpointing: bool = False
     flash_attention: bool = False
+    sharding: Literal["none", "fsdp"] = "none"
+    """``fsdp`` spreads weights, gradients and moments over the processes of ``torchrun``."""
     temperature: Annotated[float, Field(ge=0)] = 0.7
     max_new_tokens: PositiveInt = 2048
     """Tokens of one reply."""
@@ -206,7 +219,7 @@ class GRPOConfig(Record):
     train_split: Annotated[float, Field(gt=0, lt=1)] = 0.8
     """Share of training tasks in a domain that has no split of its own."""
     eval_interval: PositiveInt | None = None
-    """Steps between evaluations of the current domain within a stage; None for none."""
+    """Steps between evaluations within a stage, of all domains learned so far; None for none."""
     log_dir: Path = Path("runs/default")
     wandb_project: str | None = None
     resume_from: Path | None = None
@@ -216,6 +229,9 @@ class GRPOConfig(Record):
     seed: int = 0
     tasks: TasksConfig = TasksConfig()
     rollout: RolloutConfig = RolloutConfig()
+    user: UserConfig = UserConfig()
+    judge: JudgeConfig = JudgeConfig()
+    models: ModelsConfig = ModelsConfig()
     sampling: SamplingConfig = SamplingConfig()
     reward: RewardConfig = RewardConfig()
     loss: LossConfig = LossConfig()
@@ -231,8 +247,11 @@ class GRPOConfig(Record):
             return given
         merged = {**TINY, **given}
         for name, section in TINY.items():
-            if isinstance(section, dict) and isinstance(merged[name], dict):
-                merged[name] = {**section, **merged[name]}
+            chosen = merged[name]
+            if isinstance(chosen, Record):
+                chosen = chosen.model_dump(exclude_unset=True)
+            if isinstance(section, dict) and isinstance(chosen, dict):
+                merged[name] = {**section, **chosen}
         return merged
 
     @model_validator(mode="after")

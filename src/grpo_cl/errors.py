@@ -21,5 +21,13 @@ class ContextFullError(GRPOCLError):
     """A conversation has outgrown the policy's context; ends the episode, never the run."""
 
 
+class ModelCallError(GRPOCLError):
+    """A model behind an API gave no usable reply; ends the episode, and nobody is blamed for it."""
+
+
+class BudgetError(GRPOCLError):
+    """What a run may spend on models behind an API is spent; the run can be resumed."""
+
+
 class ToolError(GRPOCLError):
     """The agent or the user used a tool wrongly. Shown to the caller; never ends a run."""

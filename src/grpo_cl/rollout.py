@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 
 from grpo_cl.config import RolloutConfig
 from grpo_cl.domains.base import DONE, Domain, Environment, ToolSchema
-from grpo_cl.errors import ContextFullError
+from grpo_cl.errors import ContextFullError, ModelCallError
 from grpo_cl.types import Message, Task, Termination, TokenTrace, ToolCall, Trajectory
-from grpo_cl.users import make_user
+from grpo_cl.users import ModelUsers, make_user
 from grpo_cl.users.base import STOP, User, is_stop
 from grpo_cl.users.ticket import ticket
 
@@ -131,11 +131,12 @@ class Episode:
         while self.termination is None:
             try:
                 message = await (self._ask_user() if speaker == "user" else self._ask(agent))
+                speaker = self._take(message)
+                self._check_limits()
             except ContextFullError:
                 self.termination = Termination.CONTEXT_WINDOW_EXCEEDED
-                break
-            speaker = self._take(message)
-            self._check_limits()
+            except ModelCallError:
+                self.termination = Termination.INFRASTRUCTURE_ERROR
         return Trajectory(
             task=self.task,
             messages=tuple(self.messages),
@@ -143,6 +144,7 @@ class Episode:
             solo=self.solo,
             seed=seed,
             tokens=agent.trace(),
+            model_calls=tuple(self._user.model_calls) if self._user else (),
             duration_s=time.monotonic() - self._started,
         )
 
@@ -246,15 +248,18 @@ def run_episodes(
     config: RolloutConfig,
     *,
     seeds: Sequence[int] | None = None,
+    models: ModelUsers | None = None,
 ) -> list[Trajectory]:
     """Play one episode of each task, all at once; none waits for another."""
     chosen = seeds if seeds is not None else [0] * len(tasks)
 
     async def everything() -> list[Trajectory]:
         plays = zip(tasks, chosen, strict=True)
-        return await asyncio.gather(
-            *(play(actor, domains[task.domain], task, config, seed=seed) for task, seed in plays)
+        games = (
+            play(actor, domains[task.domain], task, config, seed=seed, models=models)
+            for task, seed in plays
         )
+        return await asyncio.gather(*games)
 
     try:
         asyncio.get_running_loop()
@@ -266,18 +271,30 @@ def run_episodes(
 
 
 async def play(
-    actor: Actor, domain: Domain, task: Task, config: RolloutConfig, *, seed: int = 0
+    actor: Actor,
+    domain: Domain,
+    task: Task,
+    config: RolloutConfig,
+    *,
+    seed: int = 0,
+    models: ModelUsers | None = None,
 ) -> Trajectory:
-    """One episode of ``task``."""
-    user = make_user(config.user, task, domain.user_tools)
-    solo = user is None
-    compact = config.prompt == "compact"
-    scene = Scene(
-        task=task,
-        system=system_prompt(domain, task, solo=solo, compact=compact),
-        tools=() if compact else domain.tools(solo=solo),
-        solo=solo,
-        seed=seed,
-    )
-    episode = Episode(task, domain.environment(task, solo=solo), user, config)
-    return await episode.play(actor.join(scene), seed=seed)
+    """One episode of ``task``; one that a failing endpoint ended is played again."""
+    again = 0
+    while True:
+        # Other words of the user may lead past what failed; the agent's seed stays.
+        user = make_user(config.user, task, domain.user_tools, models=models, seed=seed + again)
+        solo = user is None
+        compact = config.prompt == "compact"
+        scene = Scene(
+            task=task,
+            system=system_prompt(domain, task, solo=solo, compact=compact),
+            tools=() if compact else domain.tools(solo=solo),
+            solo=solo,
+            seed=seed,
+        )
+        episode = Episode(task, domain.environment(task, solo=solo), user, config)
+        played = await episode.play(actor.join(scene), seed=seed)
+        if played.termination is not Termination.INFRASTRUCTURE_ERROR or again == config.replays:
+            return played
+        again += 1

@@ -6,22 +6,14 @@ Everything here can be written to disk and read back, so everything is a frozen 
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import Field, JsonValue
+
+from grpo_cl.records import Record as Record
+from grpo_cl.records import Tau2Record as Tau2Record
+from grpo_cl.transcripts import Judgement, ModelCall
 
 Requestor = Literal["assistant", "user"]
 Role = Literal["system", "user", "assistant", "tool"]
-
-
-class Record(BaseModel):
-    """Base of every value this package writes; unknown fields are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class Tau2Record(BaseModel):
-    """Base of what τ²-bench writes; fields this package does not use are passed over."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class ToolCall(Tau2Record):
@@ -29,7 +21,7 @@ class ToolCall(Tau2Record):
 
     id: str = ""
     name: str
-    arguments: dict[str, JsonValue] = {}
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
     requestor: Requestor = "assistant"
 
 
@@ -229,6 +221,8 @@ class Trajectory(Record):
     seed: int = 0
     tokens: TokenTrace | None = None
     """What a policy read and wrote; None for an actor that is no model."""
+    model_calls: tuple[ModelCall, ...] = ()
+    """What was asked of models behind an API, by whichever side they played."""
     duration_s: float = 0.0
 
     @property
@@ -271,7 +265,7 @@ class Reward(Record):
     """The components that were multiplied; None for an episode that ended too early."""
     basis_name: str
     """``tau2`` for the task's own basis, otherwise the name of the rule that replaced it."""
-    components: dict[RewardType, float] = {}
+    components: dict[RewardType, float] = Field(default_factory=dict)
     not_judged: tuple[RewardType, ...] = ()
     """Components of the basis that need a judge and had none."""
     action_checks: tuple[ActionCheck, ...] = ()
@@ -279,5 +273,7 @@ class Reward(Record):
     communicate_checks: tuple[bool, ...] = ()
     tool_accuracy: float | None = None
     """Share of gold actions matched; None where the task has none."""
+    judgement: Judgement | None = None
+    """Who judged the natural-language assertions, and how; None where nobody had to."""
     reason: str | None = None
     """Why a component could not be computed, or why nothing was."""

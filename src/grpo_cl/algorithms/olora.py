@@ -41,6 +41,11 @@ class OLoraCL(CLAlgorithm[OLoraOptions]):
     @override
     def bind(self, trainer: TrainerView) -> None:
         super().bind(trainer)
+        if trainer.config.sharding != "none":
+            raise ConfigError(
+                f"olora adds adapters while it learns and sharding={trainer.config.sharding} is "
+                "done before; leave sharding out, or use domain_lora"
+            )
         self._config = trainer.config
         self._learner = trainer.policy.learner
         require_adapter(self._learner, "olora")

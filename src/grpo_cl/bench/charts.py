@@ -37,7 +37,7 @@ def forest(bars: Sequence[Bar], *, caption: str) -> Html:
 
 
 def curves(learned: Learning, *, caption: str) -> Html:
-    """Training reward by step, and over it each domain's score at the ends of stages."""
+    """Training reward by step, and over it each domain's evaluations."""
     end = max([1, *learned.stages])
     grid = [
         join(

@@ -1,12 +1,13 @@
 """How the runs of one algorithm learned, averaged over seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from grpo_cl.metrics.rmatrix import BASE, RMatrix
+from grpo_cl.metrics.curves import evaluation_curve
+from grpo_cl.metrics.rmatrix import RMatrix
 from grpo_cl.rundir import RunDir
 
 
@@ -18,7 +19,7 @@ class Point(NamedTuple):
 
 
 class Learning(NamedTuple):
-    """Training reward by step, and each domain's score at the ends of stages."""
+    """Training reward by step, and each domain's evaluations."""
 
     training: list[Point]
     evaluations: dict[str, list[Point]]
@@ -30,24 +31,22 @@ def learning(roots: Sequence[Path], *, steps_per_task: int) -> Learning | None:
     """The mean curves of finished runs that differ in their seeds only; None without any."""
     if not roots:
         return None
-    matrices = [RMatrix.load(RunDir(root).r_matrix) for root in roots]
-    domains = matrices[0].domains
-    rewards = [_rewards(root, len(domains)) for root in roots]
+    domains = RMatrix.load(RunDir(roots[0]).r_matrix).domains
+    metrics = [RunDir(root).read_metrics() for root in roots]
+    rewards = [_rewards(found, len(domains)) for found in metrics]
     training = [
         Point(step, fmean(known))
         for step, values in enumerate(zip_longest(*rewards), 1)
         if (known := [value for value in values if value is not None])
     ]
-    ends = [steps_per_task * number for number in range(len(domains) + 1)]
     return Learning(
         training=training,
-        evaluations={domain: _scores(matrices, domain, ends) for domain in domains},
-        stages=ends[1:],
+        evaluations={domain: _scores(metrics, domain, steps_per_task) for domain in domains},
+        stages=[steps_per_task * number for number in range(1, len(domains) + 1)],
     )
 
 
-def _rewards(root: Path, stages: int) -> list[float | None]:
-    metrics = RunDir(root).read_metrics()
+def _rewards(metrics: Mapping[str, Sequence[Any]], stages: int) -> list[float | None]:
     return [
         record.get("reward_mean")
         for stage in range(stages)
@@ -55,11 +54,11 @@ def _rewards(root: Path, stages: int) -> list[float | None]:
     ]
 
 
-def _scores(matrices: Sequence[RMatrix], domain: str, ends: Sequence[int]) -> list[Point]:
-    points: list[Point] = []
-    for step, after in zip(ends, (BASE, *matrices[0].domains), strict=True):
-        cells = [matrix.cell(after, domain) for matrix in matrices]
-        known = [cell.mean for cell in cells if cell is not None]
-        if known:
-            points.append(Point(step, fmean(known)))
-    return points
+def _scores(
+    runs: Sequence[Mapping[str, Sequence[Any]]], domain: str, steps_per_task: int
+) -> list[Point]:
+    found: dict[int, list[float]] = {}
+    for metrics in runs:
+        for point in evaluation_curve(metrics, domain):
+            found.setdefault(point.stage * steps_per_task + point.step, []).append(point.score)
+    return [Point(step, fmean(values)) for step, values in sorted(found.items())]

@@ -17,6 +17,8 @@ from grpo_cl.bench.tables import (
     component_table,
     cost_table,
     difference_table,
+    drift_table,
+    fit_table,
     matrix_table,
     order_table,
     score_table,
@@ -72,7 +74,9 @@ def page(told: Told) -> Html:
     body = tag(
         "body",
         _header(told),
-        tag("main", _missing(told), *parts, _orders(told), _spent(told), _set_up(told)),
+        tag(
+            "main", _missing(told), *parts, _orders(told), _fits(told), _spent(told), _set_up(told)
+        ),
         tag("footer", "Made by grpo-cl from the files of the campaign; nothing else was read."),
     )
     return join([Html("<!doctype html>\n"), tag("html", head, body, lang="en"), Html("\n")])
@@ -128,6 +132,15 @@ def _order_sections(told: Told, order: tuple[str, ...]) -> list[Html]:
             f"What was forgotten: {name}",
             parts or note("No components were measured."),
             note("Backward transfer of each part of the reward, mean over seeds."),
+        ),
+        section(
+            f"Drift: {name}",
+            drift_table(rows) or note("Not measured: evaluation.drift and eval_interval are off."),
+            note(
+                "After the last stage, means over runs. KL: per generated token, in nats, of the "
+                "policy measured on a domain from an earlier one. Distance: of the weights, and as "
+                "a share of their norm at the start."
+            ),
         ),
         section(
             f"Costs of training: {name}",
@@ -199,6 +212,17 @@ def _orders(told: Told) -> Html:
         return Html("")
     remark = note("Mean over orders within each seed, then over seeds; only seeds with all orders.")
     return section("Over all orders", order_table(told.summary.orders, PARTS), remark)
+
+
+def _fits(told: Told) -> Html:
+    if not told.summary.fits:
+        return Html("")
+    remark = note(
+        "Descriptive: least squares over all runs, one point per run and old domain. Points of a "
+        "run share its policy, and algorithms differ in more than their drift, so neither "
+        "significance nor cause can be read from R²."
+    )
+    return section("Forgetting by drift", fit_table(told.summary.fits), remark)
 
 
 def _spent(told: Told) -> Html:

@@ -1,7 +1,7 @@
 """Which runs a campaign has, and which of their stages are trained once for several."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,14 +123,22 @@ def _training(config: GRPOConfig) -> int:
 
 
 def _evaluation(plan: Plan) -> int:
-    counts: dict[str, int] = {}
+    counts: dict[str, dict[str, int]] = {}
     total = 0
     for job in (*plan.trunks, *plan.runs):
         key = _digest(job.config, {*NOT_THE_FIRST_STAGES, "seed"})
         if key not in counts:
             loader = TaskDataLoader(job.config)
-            plays = [len(loader.evaluation_tasks(domain)) for domain in job.config.task_order]
-            counts[key] = sum(plays) * job.config.evaluation.trials
+            order, trials = job.config.task_order, job.config.evaluation.trials
+            counts[key] = {name: trials * len(loader.evaluation_tasks(name)) for name in order}
         rows = 1 if job.is_trunk else len(job.config.task_order) + (job.trunk is None)
-        total += rows * counts[key]
+        total += rows * sum(counts[key].values()) + _within_stages(job, counts[key])
     return total
+
+
+def _within_stages(job: Job, plays: Mapping[str, int]) -> int:
+    """Episodes of the evaluations that ``eval_interval`` asks for."""
+    order, interval = job.config.task_order, job.config.eval_interval
+    times = job.config.num_steps_per_task // interval if interval else 0
+    stages = range(1) if job.is_trunk else range(1 if job.trunk else 0, len(order))
+    return times * sum(plays[name] for stage in stages for name in order[: stage + 1])

@@ -8,11 +8,13 @@ from pydantic import Field
 
 from grpo_cl.algorithms import find_algorithm
 from grpo_cl.bench.campaign import Campaign, Entry
+from grpo_cl.bench.drift import drift_scores
 from grpo_cl.bench.folder import CampaignDir
 from grpo_cl.bench.ledger import NOTHING, Costs, costs, seconds
 from grpo_cl.bench.plan import Job, Plan
 from grpo_cl.errors import GRPOCLError
 from grpo_cl.metrics.continual import continual_scores
+from grpo_cl.metrics.curves import curve_scores
 from grpo_cl.metrics.rmatrix import RMatrix
 from grpo_cl.rundir import RunDir
 from grpo_cl.types import Record
@@ -46,6 +48,8 @@ class RunResult(Record):
     error: str | None = None
     """Why it is not finished; what follows is then missing."""
     scores: dict[str, float | None] = Field(default_factory=dict)
+    drift: dict[str, float] = Field(default_factory=dict)
+    """After the last stage; empty where it was not measured."""
     costs: Costs | None = None
     r_matrix: RMatrix | None = None
 
@@ -134,10 +138,15 @@ def _measured(root: Path) -> dict[str, Any]:
     try:
         matrix = RMatrix.load(RunDir(root).r_matrix)
         spent = costs(root)
+        metrics = RunDir(root).read_metrics()
     except GRPOCLError as error:  # somebody changed the files of a finished run
         return {"error": str(error)}
     return {
-        "scores": dict(continual_scores(matrix.scores())),
+        "scores": {
+            **continual_scores(matrix.scores()),
+            **curve_scores(metrics, matrix.domains),
+        },
+        "drift": drift_scores(matrix),
         "costs": spent,
         "r_matrix": matrix,
     }

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from grpo_cl.bench.campaign import Campaign
+from grpo_cl.bench.drift import ForgettingFit, forgetting_fits
 from grpo_cl.bench.results import Gathered, RunResult
 from grpo_cl.errors import ConfigError
 from grpo_cl.metrics.bootstrap import Score, shared_tasks
@@ -31,6 +32,8 @@ SCORES: dict[str, Score] = {
     "forgetting": forgetting,
     "forward_transfer": forward_transfer,
 }
+WATCHED = ("stability_gap", "worst_case_performance")
+"""Scores that evaluations within stages give."""
 T = TypeVar("T")
 
 MATCHED = 0.02
@@ -50,6 +53,8 @@ class MethodScores(Record):
     """From the reference in the same order; p values are corrected within a score and an order."""
     components: dict[str, dict[str, float | None]]
     """Means of the scores of each reward component."""
+    drift: dict[str, float]
+    """Means of what every run measured of its drift and within stages."""
     costs: dict[str, float]
     """Means of the training ledger."""
     is_matched: bool | None
@@ -75,6 +80,8 @@ class Summary(Record):
     compute: str
     methods: tuple[MethodScores, ...]
     orders: tuple[OrderScores, ...]
+    fits: tuple[ForgettingFit, ...]
+    """Descriptive: over all runs of all algorithms, orders and seeds."""
     missing: tuple[str, ...]
 
 
@@ -91,6 +98,7 @@ def summarize(campaign: Campaign, gathered: Gathered) -> Summary:
         compute=campaign.compute,
         methods=tuple(methods),
         orders=tuple(_over_orders(gathered, label) for label in several),
+        fits=forgetting_fits([run.r_matrix for run in gathered.runs if run.r_matrix]),
         missing=tuple(dict.fromkeys(missing)),
     )
 
@@ -118,6 +126,7 @@ def _of_order(
             scores=_intervals(campaign, label, matrices[label], missing),
             differences={name: found.get(label) for name, found in differences.items()},
             components=_components(matrices[label]),
+            drift=_mean_drift(runs[label]),
             costs=_mean_costs(runs[label]),
             is_matched=_is_matched(campaign.compute, runs[label], reference),
         )
@@ -183,6 +192,13 @@ def _components(matrices: Sequence[RMatrix]) -> dict[str, dict[str, float | None
 def _mean(values: Sequence[Any]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
+
+
+def _mean_drift(runs: Sequence[RunResult]) -> dict[str, float]:
+    found = [{**run.drift, **{name: run.scores.get(name) for name in WATCHED}} for run in runs]
+    names = dict.fromkeys(name for numbers in found for name in numbers)
+    means = {name: _mean([numbers.get(name) for numbers in found]) for name in names}
+    return {name: value for name, value in means.items() if value is not None}
 
 
 def _mean_costs(runs: Sequence[RunResult]) -> dict[str, float]:

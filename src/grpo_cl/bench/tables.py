@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
+from grpo_cl.bench.drift import PREDICTORS, ForgettingFit
 from grpo_cl.bench.results import Gathered, RunResult
 from grpo_cl.bench.summary import MethodScores, OrderScores
 from grpo_cl.metrics.rmatrix import BASE, RMatrix
@@ -25,6 +26,18 @@ _LEDGER = {
     "generated_tokens": "tokens generated",
     "trained_tokens": "tokens trained on",
     "simulator_calls": "simulator calls",
+}
+_DRIFT = {
+    "kl_base_old": ("KL from start, old domains", ".4f"),
+    "kl_base_new": ("new domain", ".4f"),
+    "kl_previous_old": ("KL from the stage before, old domains", ".4f"),
+    "kl_previous_new": ("new domain", ".4f"),
+    "distance_base": ("distance from start", ".4g"),
+    "relative_base": ("relative", ".2%"),
+    "distance_previous": ("from the stage before", ".4g"),
+    "relative_previous": ("relative", ".2%"),
+    "stability_gap": ("stability gap", ".3f"),
+    "worst_case_performance": ("worst-case performance", ".3f"),
 }
 PARTS = ("average_performance", "backward_transfer", "forgetting")
 DARK = 0.7
@@ -93,6 +106,33 @@ def component_table(rows: Sequence[MethodScores], parts: dict[str, str]) -> Html
         for row in rows
     ]
     return table(("algorithm", *(parts.get(name, name) for name in ordered)), body)
+
+
+def drift_table(rows: Sequence[MethodScores]) -> Html | None:
+    """How far the policies moved and how low they fell, means over runs; None if not measured."""
+    if not any(row.drift for row in rows):
+        return None
+    body = [
+        (row.label, *(number(row.drift.get(name), form) for name, (_, form) in _DRIFT.items()))
+        for row in rows
+    ]
+    return table(("algorithm", *(title for title, _ in _DRIFT.values())), body)
+
+
+def fit_table(fits: Sequence[ForgettingFit]) -> Html:
+    """Lines of forgetting by each divergence."""
+    body = [
+        (
+            PREDICTORS[found.predictor],
+            number(found.fit.slope if found.fit else None, "+.3f"),
+            number(found.fit.intercept if found.fit else None, "+.3f"),
+            number(found.fit.r_squared if found.fit else None),
+            number(found.fit.points if found.fit else None, "d"),
+            number(found.runs, "d"),
+        )
+        for found in fits
+    ]
+    return table(("forgetting by", "slope per nat", "intercept", "R²", "n", "runs"), body)
 
 
 def order_table(rows: Sequence[OrderScores], names: Sequence[str]) -> Html:

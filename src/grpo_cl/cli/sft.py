@@ -21,6 +21,9 @@ from grpo_cl.types import TokenTrace
 def sft(arguments: argparse.Namespace) -> int:
     """Make demonstrations, learn from them, save the policy."""
     started = time.monotonic()
+    if arguments.new_tiny:
+        arguments.settings += ["--model_name_or_path", str(arguments.out)]
+    config = _config(arguments)
     lessons = [
         Lesson(
             domain,
@@ -40,8 +43,6 @@ def sft(arguments: argparse.Namespace) -> int:
     if arguments.new_tiny:
         size = Size(width=arguments.width, layers=arguments.layers)
         new_tiny(examples, arguments.out, seed=arguments.seed, size=size)
-        arguments.settings += ["--model_name_or_path", str(arguments.out)]
-    config = _config(arguments)
     policy = PolicyModel.load(config, device=Ranks().device)
     use_few_threads(policy)
     learn(policy, _traces(policy, examples), config, arguments)

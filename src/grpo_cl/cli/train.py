@@ -5,6 +5,7 @@ import json
 import os
 from pathlib import Path
 
+from grpo_cl.cli.agent import take_agent
 from grpo_cl.cli.options import help_text, read_config
 from grpo_cl.cli.world import table
 from grpo_cl.config import GRPOConfig
@@ -12,6 +13,7 @@ from grpo_cl.metrics.rmatrix import RMatrix
 from grpo_cl.report import write_report
 from grpo_cl.rundir import RunDir
 from grpo_cl.trainer import GRPOTrainer
+from grpo_cl.trainer.hosted import HostedEvaluation
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -60,11 +62,25 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Measure a policy on the evaluation tasks of its domains."""
-    trainer = GRPOTrainer(read_config(arguments.settings))
+    """Measure a policy, or with --model a hosted model, on the evaluation tasks of its domains."""
+    asked = take_agent(arguments.settings)
+    config = read_config(asked.settings)
+    if asked.model is not None:
+        return _evaluate_hosted(config, asked.model, asked.base_url)
+    trainer = GRPOTrainer(config)
     for domain in trainer.config.task_order:
         cell = trainer.evaluate_task(domain)
         print(json.dumps({"domain": domain, **cell.numbers()}))
+    return 0
+
+
+def _evaluate_hosted(config: GRPOConfig, model: str, base_url: str | None) -> int:
+    with HostedEvaluation(config, model, base_url=base_url) as hosted:
+        for domain in config.task_order:
+            cell = hosted.evaluate(domain)
+            tokens, cost = hosted.cast.spent
+            spent = {"tokens_so_far": tokens, "cost_so_far": cost}
+            print(json.dumps({"domain": domain, "model": model, **cell.numbers(), **spent}))
     return 0
 
 

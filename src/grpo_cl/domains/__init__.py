@@ -25,6 +25,8 @@ DOMAINS: dict[str, Factory] = {
     "telecom-workflow": partial(_built_in, "telecom:TelecomWorkflowDomain"),
     "mock": partial(_built_in, "mock:MockDomain"),
     "banking_knowledge": partial(_built_in, "banking:BankingDomain"),
+    "doordash": partial(_built_in, "doordash.domain:DoordashDomain"),
+    "healthcare": partial(_built_in, "healthcare.domain:HealthcareDomain"),
 }
 
 TOYS: dict[str, Factory] = {

@@ -79,6 +79,19 @@ def lowest_score(curve: Sequence[Point], stage: int) -> float | None:
     return min(point.score for point in later) if is_watched else None
 
 
+def curve_scores(
+    metrics: Mapping[str, Sequence[Any]], domains: Sequence[str]
+) -> dict[str, float | None]:
+    """The mean stability gap of earlier domains and the worst case, of the ``domains`` learned."""
+    curves = [evaluation_curve(metrics, domain) for domain in domains]
+    gaps = [stability_gap(curve, stage) for stage, curve in enumerate(curves[:-1])]
+    known = [gap for gap in gaps if gap is not None]
+    return {
+        "stability_gap": fmean(known) if known and len(known) == len(gaps) else None,
+        "worst_case_performance": worst_case_performance(curves),
+    }
+
+
 def worst_case_performance(curves: Sequence[Sequence[Point]]) -> float | None:
     """Least score of each earlier domain and last score of the newest, all domains weighing alike.
 

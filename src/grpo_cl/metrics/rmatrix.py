@@ -17,9 +17,51 @@ TOOL_NAME = "tool_name"
 """Share of gold actions whose tool was called."""
 TOOL_ARGUMENTS = "tool_arguments"
 """Share of gold actions whose tool was called with the gold arguments."""
+JUDGE_AGREEMENT = "judge_agreement"
+"""Mean share of a judge's votes that are with the majority, where a judge was asked."""
 _REWARD, _TOOL_ACCURACY = "reward", "tool_accuracy"
 SUCCESS = 1 - 1e-6
 """A reward is a product of floats; this much of it is all of it."""
+
+
+class Drift(Record):
+    """How far the policy that was measured on a domain is from earlier ones: docs/metrics.md."""
+
+    kl_base: float | None = None
+    """Mean log-ratio per generated token to the policy the run started from; None without any."""
+    kl_previous: float | None = None
+    """To the policy measured on the domain when the stage before ended; None before the first."""
+    distance_base: float
+    """Euclidean distance of the weights."""
+    distance_previous: float | None = None
+    start_norm: float
+    """Norm of the weights the run started from."""
+    tokens: NonNegativeInt
+    """Generated tokens that were compared."""
+    is_sampled: bool
+    """Whether the tokens were drawn; greedy ones give no unbiased estimate of a divergence."""
+
+    @property
+    def relative_base(self) -> float | None:
+        """The distance as a share of ``start_norm``; None where that is 0."""
+        return self._relative(self.distance_base)
+
+    @property
+    def relative_previous(self) -> float | None:
+        """As ``relative_base``, and None before the first stage."""
+        return self._relative(self.distance_previous)
+
+    def numbers(self) -> dict[str, float | None]:
+        """The divergences and relative distances, as they are logged."""
+        return {
+            "kl_base": self.kl_base,
+            "kl_previous": self.kl_previous,
+            "relative_base": self.relative_base,
+            "relative_previous": self.relative_previous,
+        }
+
+    def _relative(self, distance: float | None) -> float | None:
+        return None if distance is None or not self.start_norm else distance / self.start_norm
 
 
 class Cell(Record):
@@ -34,6 +76,10 @@ class Cell(Record):
     reward_std: float | None = None
     """Spread of the reward over episodes."""
     tool_accuracy: float | None = None
+    left_out: PositiveInt | None = None
+    """Episodes that a failing endpoint ended, if any did; they are in none of the numbers."""
+    drift: Drift | None = None
+    """Where the run measures it."""
 
     @property
     def pass_rate(self) -> float | None:
@@ -48,6 +94,9 @@ class Cell(Record):
             "reward_std": self.reward_std,
             "pass_rate": self.pass_rate,
             "tool_accuracy": self.tool_accuracy,
+            "left_out": self.left_out,
+            JUDGE_AGREEMENT: self.components.get(JUDGE_AGREEMENT),
+            **(self.drift.numbers() if self.drift else {}),
         }
         return {name: value for name, value in named.items() if value is not None}
 
@@ -170,6 +219,8 @@ def _numbers(reward: Reward) -> dict[str, float]:
     numbers |= {str(part): value for part, value in reward.components.items()}
     if reward.tool_accuracy is not None:
         numbers[_TOOL_ACCURACY] = reward.tool_accuracy
+    if reward.judgement is not None:
+        numbers[JUDGE_AGREEMENT] = reward.judgement.agreement
     if checks := reward.action_checks:
         numbers[TOOL_NAME] = fmean(check.name_match for check in checks)
         numbers[TOOL_ARGUMENTS] = fmean(check.arguments_match for check in checks)

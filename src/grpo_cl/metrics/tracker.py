@@ -50,10 +50,13 @@ class MetricsTracker:
         self._append(f"task_{task_idx}/eval", {**place, **values})
         self._publish(task_idx, step, evaluation_names(domain, values))
 
-    def log_transfer(self, task_idx: int, values: Mapping[str, Any]) -> None:
-        """Record the continual-learning scores after the stage ``task_idx``."""
+    def log_transfer(
+        self, task_idx: int, values: Mapping[str, Any], *, step: int | None = None
+    ) -> None:
+        """Record the continual-learning scores after the stage ``task_idx``, or at its ``step``."""
         self._append(TRANSFER, {"task_idx": task_idx, **values})
-        self._publish(task_idx, self.config.num_steps_per_task, transfer_names(values))
+        place = self.config.num_steps_per_task if step is None else step
+        self._publish(task_idx, place, transfer_names(values))
 
     def log_buffer(self, task_idx: int, step: int, statistics: Mapping[str, Any]) -> None:
         """Record what the trajectory buffer holds of each domain."""

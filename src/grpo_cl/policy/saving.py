@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors.torch import save_file
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -59,12 +61,12 @@ def save_policy(
     is_main: bool,
 ) -> None:
     """Write weights, configuration, tokenizer, licences and model card into ``path``."""
-    state: dict[str, Any] = cast(Any, module).state_dict()
+    state: dict[str, Tensor] = cast(Any, module).state_dict(keep_vars=True)
     options: dict[str, Any] = {}
     if isinstance(module, PeftModel):
         options.update(_NO_EMBEDDINGS)
     if any(isinstance(tensor, DTensor) for tensor in state.values()):
-        options["state_dict"] = {name: whole(tensor).cpu() for name, tensor in state.items()}
+        options["state_dict"] = _whole_state(state)
     if not is_main:
         return
     path.mkdir(parents=True, exist_ok=True)
@@ -76,6 +78,12 @@ def save_policy(
     open_weights(path)
     _copy_licences(source, path)
     (path / "README.md").write_text(model_card(source, is_adapter=isinstance(module, PeftModel)))
+
+
+def _whole_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Whole tensors in main memory; weights that are one stay one, and are written once."""
+    wholes = {id(tensor): whole(tensor.detach()).cpu() for tensor in state.values()}
+    return {name: wholes[id(tensor)] for name, tensor in state.items()}
 
 
 def _save_as_one_adapter(path: Path, module: PeftModel) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from grpo_cl.demonstrations import agent_turns, demonstrate
 from grpo_cl.domains import load_domain
+from grpo_cl.errors import ConfigError
 from grpo_cl.rollout import Scene, system_prompt
 from grpo_cl.types import Message, TokenTrace
 
@@ -73,9 +74,11 @@ def examples(lesson: Lesson) -> list[Example]:
 def all_examples(lessons: Iterable[Lesson], *, workers: int) -> Iterator[list[Example]]:
     """The demonstrations of many lessons, in order, made by several processes."""
     parts = [
-        lesson._replace(seed=lesson.seed * 1_000_003 + number, num_tasks=CHUNK)
+        lesson._replace(
+            seed=lesson.seed * 1_000_003 + number, num_tasks=min(CHUNK, lesson.num_tasks - start)
+        )
         for lesson in lessons
-        for number in range(-(-lesson.num_tasks // CHUNK))
+        for number, start in enumerate(range(0, lesson.num_tasks, CHUNK))
     ]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         yield from pool.map(examples, parts)
@@ -107,7 +110,12 @@ def trace(chat: Conversing, example: Example, *, context: int) -> TokenTrace | N
 
 
 def batches(traces: Sequence[TokenTrace], *, size: int, seed: int) -> Iterator[list[TokenTrace]]:
-    """Endless batches, every trace once per epoch."""
+    """Endless batches, every trace once per epoch, less what does not fill a batch."""
+    if len(traces) < size:
+        raise ConfigError(
+            f"{len(traces)} demonstrations do not fill a batch of {size}; raise --count or lower "
+            "--batch_size"
+        )
     epoch = 0
     while True:
         order = Random(f"{seed}/{epoch}").sample(range(len(traces)), len(traces))

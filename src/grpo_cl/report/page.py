@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from grpo_cl.report.drift import drift_section, stability_table
 from grpo_cl.report.effort import buffer_section, effort_section
 from grpo_cl.report.html import Html, join, note, number, section, table, tag, text, words
 from grpo_cl.report.run import Run, read_run
@@ -51,6 +52,7 @@ def page(run: Run) -> Html:
         summary_section(run),
         matrix_section(run),
         _figures(run),
+        drift_section(run),
         component_section(run),
         task_section(run),
         buffer_section(run),
@@ -90,6 +92,7 @@ def _figures(run: Run) -> Html:
     return section(
         "Learning and forgetting",
         _figure(curves, "Training reward by step, with evaluations of every domain"),
+        stability_table(run),
         _figure(bars, "Change on each earlier domain since it was learned and since its best"),
     )
 

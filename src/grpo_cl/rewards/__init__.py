@@ -1,6 +1,6 @@
 """Scoring: τ²-bench's own rules, and shaped rewards beside them."""
 
-from grpo_cl.rewards.oracle import EvaluationType, Judge, RewardOracle
+from grpo_cl.rewards.oracle import EvaluationType, Judge, RewardOracle, Scored
 from grpo_cl.rewards.shaping import SHAPINGS, shaped
 
-__all__ = ["SHAPINGS", "EvaluationType", "Judge", "RewardOracle", "shaped"]
+__all__ = ["SHAPINGS", "EvaluationType", "Judge", "RewardOracle", "Scored", "shaped"]

@@ -1,13 +1,15 @@
 """Score an episode: the same numbers as τ²-bench's own evaluators."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from math import prod
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from grpo_cl.domains.base import Domain, State
-from grpo_cl.errors import TaskDataError
+from grpo_cl.errors import ModelCallError, TaskDataError
 from grpo_cl.rewards.criteria import check_actions, check_communication, gold_state, replay
+from grpo_cl.transcripts import Judgement
 from grpo_cl.types import (
     EvaluationCriteria,
     Message,
@@ -23,6 +25,9 @@ SCORED = frozenset({Termination.AGENT_STOP, Termination.USER_STOP})
 
 REMEMBERED_TASKS = 4096
 """Gold states kept: the episodes of a group share one."""
+
+JUDGED_AT_ONCE = 32
+"""Episodes whose judgement is waited for; how many calls are under way is for the models to say."""
 
 BasisName = Literal["tau2", "judge_free"]
 
@@ -48,9 +53,19 @@ _WORLD = (RewardType.DB, RewardType.ENV_ASSERTION)
 class Judge(Protocol):
     """Decides statements about a conversation that no rule can."""
 
-    def judge(self, task: Task, messages: Sequence[Message]) -> Sequence[bool]:
-        """Whether each of the task's ``nl_assertions`` is met."""
+    def judge(self, task: Task, messages: Sequence[Message]) -> Judgement:
+        """Whether each of the task's ``nl_assertions`` is met.
+
+        Raises ``ModelCallError`` where no answer is to be had.
+        """
         ...
+
+
+class Scored(NamedTuple):
+    """An episode with its reward."""
+
+    trajectory: Trajectory
+    reward: Reward
 
 
 class RewardOracle:
@@ -71,25 +86,63 @@ class RewardOracle:
     def score(
         self, trajectory: Trajectory, evaluation: EvaluationType = EvaluationType.ALL
     ) -> Reward:
-        """The reward with its parts. What cannot be scored is worth zero and says why."""
+        """The reward with its parts. What cannot be scored is worth zero and says why.
+
+        Raises ``ModelCallError`` where a judge is needed and does not answer.
+        """
+        judgement = self._judgement(trajectory, evaluation)
         criteria = trajectory.task.evaluation_criteria
         try:
             reward = (
-                self._judged(trajectory, criteria, evaluation)
+                self._composed(trajectory, criteria, evaluation, judgement)
                 if criteria
                 else Reward(value=1.0, basis=(), basis_name=self._basis_name)
             )
         except TaskDataError as error:
-            reason = f"scoring failed: {error}"
-            return Reward(value=0.0, basis=None, basis_name=self._basis_name, reason=reason)
+            return self._worthless(f"scoring failed: {error}")
         if trajectory.termination in SCORED:
             return reward
         reason = f"the episode ended by {trajectory.termination}"
         unscored = {"value": 0.0, "basis": None, "not_judged": (), "reason": reason}
         return reward.model_copy(update=unscored)
 
-    def _judged(
-        self, trajectory: Trajectory, criteria: EvaluationCriteria, evaluation: EvaluationType
+    def score_all(self, trajectories: Sequence[Trajectory]) -> list[Scored]:
+        """The rewards of many episodes; a judge is asked about them at once.
+
+        Where it does not answer, the episode's ending is an infrastructure error: its reward says
+        nothing about the agent.
+        """
+        if self._judge is None:
+            return [Scored(trajectory, self.score(trajectory)) for trajectory in trajectories]
+        with ThreadPoolExecutor(JUDGED_AT_ONCE) as pool:
+            return list(pool.map(self._scored, trajectories))
+
+    def _scored(self, trajectory: Trajectory) -> Scored:
+        try:
+            return Scored(trajectory, self.score(trajectory))
+        except ModelCallError as error:
+            lost = trajectory.model_copy(update={"termination": Termination.INFRASTRUCTURE_ERROR})
+            return Scored(lost, self._worthless(f"the judge did not answer: {error}"))
+
+    def _worthless(self, reason: str) -> Reward:
+        return Reward(value=0.0, basis=None, basis_name=self._basis_name, reason=reason)
+
+    def _judgement(self, trajectory: Trajectory, evaluation: EvaluationType) -> Judgement | None:
+        """What a judge says, where there is one and the reward depends on it."""
+        criteria = trajectory.task.evaluation_criteria
+        if self._judge is None or criteria is None or not criteria.nl_assertions:
+            return None
+        is_decisive = RewardType.NL_ASSERTION in self._basis(criteria, evaluation)
+        if not is_decisive or trajectory.termination not in SCORED:
+            return None
+        return self._judge.judge(trajectory.task, trajectory.messages)
+
+    def _composed(
+        self,
+        trajectory: Trajectory,
+        criteria: EvaluationCriteria,
+        evaluation: EvaluationType,
+        judgement: Judgement | None,
     ) -> Reward:
         task, messages = trajectory.task, trajectory.messages
         domain = self._domains[task.domain]
@@ -105,7 +158,10 @@ class RewardOracle:
             RewardType.COMMUNICATE: float(all(told)),
         }
         basis = self._basis(criteria, evaluation)
-        components |= self._natural_language(task, messages, basis)
+        if judgement is not None:
+            components[RewardType.NL_ASSERTION] = float(all(judgement.met))
+        elif RewardType.NL_ASSERTION in basis and not criteria.nl_assertions:
+            components[RewardType.NL_ASSERTION] = 1.0
         return Reward(
             value=prod(components[part] for part in basis if part in components),
             basis=basis,
@@ -116,6 +172,7 @@ class RewardOracle:
             env_assertions=held,
             communicate_checks=told,
             tool_accuracy=sum(check.match for check in actions) / len(actions) if actions else None,
+            judgement=judgement,
         )
 
     def _basis(
@@ -127,18 +184,6 @@ class RewardOracle:
         if evaluation is EvaluationType.ENV:
             return tuple(part for part in basis if part in _WORLD)
         return (_ALONE[evaluation],)
-
-    def _natural_language(
-        self, task: Task, messages: Sequence[Message], basis: tuple[RewardType, ...]
-    ) -> dict[RewardType, float]:
-        if RewardType.NL_ASSERTION not in basis:
-            return {}
-        criteria = task.evaluation_criteria
-        if criteria is None or not criteria.nl_assertions:
-            return {RewardType.NL_ASSERTION: 1.0}
-        if self._judge is None:
-            return {}
-        return {RewardType.NL_ASSERTION: float(all(self._judge.judge(task, messages)))}
 
     def _gold_state(self, domain: Domain, task: Task) -> State:
         key = (task.domain, task.id)

@@ -2,23 +2,33 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Protocol
 
 from grpo_cl.algorithms import CLAlgorithm, make_algorithm
 from grpo_cl.buffer import TrajectoryBuffer
 from grpo_cl.config import GRPOConfig
 from grpo_cl.evaluation import Play, evaluate
-from grpo_cl.metrics.rmatrix import BASE, Cell
-from grpo_cl.rewards import RewardOracle
+from grpo_cl.metrics.rmatrix import BASE, Cell, Drift
+from grpo_cl.rewards import RewardOracle, Scored
 from grpo_cl.rollout import Actor, run_episodes
 from grpo_cl.tasks import TaskDataLoader
+from grpo_cl.trainer.cast import Cast
 from grpo_cl.trainer.effort import Effort
 from grpo_cl.trainer.interruption import STATUS, Interruption
 from grpo_cl.trainer.record import Position, RunRecord
-from grpo_cl.trainer.rollouts import Batch, Credit, collect, collect_varied, credit, is_telling
-from grpo_cl.types import Task, Trajectory, TrajectoryGroup
+from grpo_cl.trainer.rollouts import (
+    Batch,
+    Credit,
+    collect,
+    collect_varied,
+    credit,
+    is_telling,
+    summary,
+    told_rewards,
+)
+from grpo_cl.types import Task, TokenTrace, Trajectory, TrajectoryGroup
 
 
 class Policy(Protocol):
@@ -31,6 +41,10 @@ class Policy(Protocol):
 
     def actor(self, *, temperature: float) -> Actor:
         """An actor that writes with today's weights."""
+        ...
+
+    def frozen_actor(self, *, temperature: float) -> Actor:
+        """An actor that writes with the weights the run started from."""
         ...
 
     def update(
@@ -46,6 +60,14 @@ class Policy(Protocol):
 
     def spread(self, count: int, run: Callable[[Sequence[int]], Sequence[Any]]) -> list[Any]:
         """``run`` over the numbers below ``count``, each by one process; all get all results."""
+        ...
+
+    def drift(self, domain: str, traces: Sequence[TokenTrace]) -> Drift | None:
+        """How far the policy is from earlier ones in a domain, if the run asks for it."""
+        ...
+
+    def remember(self, domain: str) -> None:
+        """Be what the drift in a domain is measured from during the next stage."""
         ...
 
     def agree(self, *, flag: bool) -> bool:
@@ -70,8 +92,11 @@ class GRPOTrainer:
 
     def __init__(self, config: GRPOConfig, *, policy: Policy | None = None) -> None:
         self.config = config
+        self.cast = Cast(config)
         self.tasks = TaskDataLoader(config)
-        self.oracle = RewardOracle(self.tasks.domains, basis=config.reward.basis)
+        self.oracle = RewardOracle(
+            self.tasks.domains, basis=config.reward.basis, judge=self.cast.judge
+        )
         self.trajectory_buffer = TrajectoryBuffer(config)
         self._algorithm = make_algorithm(config.cl_algorithm, config.cl_options)
         self.policy = policy or _default_policy(config)
@@ -117,13 +142,15 @@ class GRPOTrainer:
             self.record.log_step(self.position, numbers)
             self.position = self.position._replace(step=self.position.step + 1)
             if self.config.eval_interval and self.position.step % self.config.eval_interval == 0:
-                cell = self.evaluate_task(domain)
-                self.record.log_evaluation(self.position, domain, cell, self._effort.take())
+                self._evaluate_learned()
             is_ending = self.policy.agree(flag=self._interruption.is_asked)
-            if is_ending or self.record.is_due(self.position):
+            is_spent = self.policy.agree(flag=not self.cast.covers_another_step())
+            if is_ending or is_spent or self.record.is_due(self.position):
                 self._save()
             if is_ending:
                 raise SystemExit(STATUS)
+            if is_spent:
+                self.cast.end()
         # After the checkpoint of the last step: another algorithm can go on from that one.
         self.cl_algorithm.post_task_hook(self, domain)
 
@@ -151,7 +178,7 @@ class GRPOTrainer:
         return {
             **numbers,
             **self.cl_algorithm.telemetry(),
-            **_summary(batch, num_flat=len(groups) - len(learned)),
+            **summary(batch, num_flat=len(groups) - len(learned)),
             **self._effort.take(),
             "rollout_s": rollout_s,
             "step_s": time.monotonic() - started,
@@ -159,11 +186,12 @@ class GRPOTrainer:
 
     def evaluate_task(self, domain: str) -> Cell:
         """Measure the current policy on the evaluation tasks of ``domain``."""
-        sampled = self.config.evaluation.trials > 1
+        sampled = self.config.evaluation.is_sampled
         actor = self.policy.actor(temperature=self.config.temperature if sampled else 0.0)
         tasks = self.tasks.evaluation_tasks(domain)
+        play, compare = self._player(actor), partial(self.policy.drift, domain)
         with self.cl_algorithm.policy_for_evaluation(domain):
-            return evaluate(self._player(actor), tasks, self.oracle, self.config)
+            return evaluate(play, tasks, self._score, self.config, compare=compare)
 
     @property
     def _global_step(self) -> int:
@@ -174,13 +202,15 @@ class GRPOTrainer:
 
         def collect_groups(tasks: Sequence[Task], attempt: int) -> list[TrajectoryGroup]:
             label = f"step/{self._global_step}/{attempt}"
-            return collect(tasks, play=play, oracle=self.oracle, config=self.config, label=label)
+            return collect(tasks, play=play, score=self._score, config=self.config, label=label)
 
         return collect_varied(
             tasks, lambda count: self.tasks.next_batch(domain, count), collect_groups, self.config
         )
 
     def _player(self, actor: Actor) -> Play:
+        models = self.cast.users(self.policy)
+
         def play(tasks: Sequence[Task], seeds: Sequence[int]) -> list[Trajectory]:
             def run(places: Sequence[int]) -> list[Trajectory]:
                 return run_episodes(
@@ -189,6 +219,7 @@ class GRPOTrainer:
                     [tasks[place] for place in places],
                     self.config.rollout,
                     seeds=[seeds[place] for place in places],
+                    models=models,
                 )
 
             with self._effort.timed():
@@ -198,19 +229,37 @@ class GRPOTrainer:
 
         return play
 
+    def _score(self, played: Sequence[Trajectory]) -> list[Scored]:
+        if self.cast.judge is None:
+            return self.oracle.score_all(played)
+        # Every process must see the same verdicts, and each of them is paid for once.
+        return self.policy.spread(
+            len(played), lambda places: self.oracle.score_all([played[place] for place in places])
+        )
+
     def _observe(self, group: TrajectoryGroup) -> None:
         if group.task.domain in self.tasks.domains:
-            successes = sum(reward.value == 1 for reward in group.rewards)
-            self.tasks.observe(group.task, successes=successes, trials=len(group.rewards))
+            known = told_rewards(group, [reward.value for reward in group.rewards])
+            self.tasks.observe(group.task, successes=known.count(1.0), trials=len(known))
+
+    def _evaluate_learned(self) -> None:
+        """Measure within a stage what it learns and what it may do to the domains before it."""
+        for domain in self.config.task_order[: self.position.stage + 1]:
+            cell = self.evaluate_task(domain)
+            self.record.log_evaluation(self.position, domain, cell, self._effort.take())
 
     def _evaluate_all(self, after: str) -> None:
         for domain in self.config.task_order:
             cell = self.evaluate_task(domain)
             self.record.log_cell(self.position, (after, domain), cell, self._effort.take())
+            with self.cl_algorithm.policy_for_evaluation(domain):
+                self.policy.remember(domain)
         self.record.log_row(self.position, self.trajectory_buffer.get_statistics())
 
     def _begin(self) -> None:
         found = self.record.begin()
+        if self.policy.is_main:
+            self.cast.open_ledger(self.record.run.root)
         if found is None:
             return
         state: Mapping[str, Any] = found.state
@@ -233,27 +282,6 @@ class GRPOTrainer:
         }
         parts = (self.policy.save_state, self.cl_algorithm.save_state)
         self.record.save(self._global_step, state, parts)
-
-
-def _summary(batch: Batch, *, num_flat: int) -> dict[str, float]:
-    groups = batch.groups
-    rewards = [value for group in groups for value in group.training_rewards]
-    accuracies = [
-        reward.tool_accuracy
-        for group in groups
-        for reward in group.rewards
-        if reward.tool_accuracy is not None
-    ]
-    lengths = [len(m.tokens.ids) for g in groups for m in g.trajectories if m.tokens]
-    return {
-        "reward_mean": fmean(rewards),
-        "reward_max": max(rewards),
-        "tool_accuracy": fmean(accuracies) if accuracies else float("nan"),
-        "zero_variance_groups": float(num_flat),
-        "resampled_groups": float(batch.num_resampled),
-        "groups": float(len(groups)),
-        "episode_tokens": fmean(lengths) if lengths else 0.0,
-    }
 
 
 def _default_policy(config: GRPOConfig) -> Policy:

@@ -10,6 +10,7 @@ from grpo_cl.audit import audit_task
 from grpo_cl.buffer import TrajectoryBuffer
 from grpo_cl.config import GRPOConfig
 from grpo_cl.metrics.continual import continual_scores
+from grpo_cl.metrics.curves import curve_scores
 from grpo_cl.metrics.progress import Progress
 from grpo_cl.metrics.rmatrix import Cell, DomainFacts, RMatrix
 from grpo_cl.metrics.tracker import MetricsTracker
@@ -60,7 +61,7 @@ class RunRecord:
         tasks: TaskDataLoader,
         *,
         is_main: bool,
-        stream: TextIO = sys.stdout,
+        stream: TextIO | None = None,
     ) -> None:
         require_trackers(config)
         self.config = config
@@ -74,7 +75,9 @@ class RunRecord:
         self._times: Journal | None = None
         self._trackers: list[Tracker] = []
         self._progress = Progress(
-            stream, domains=config.task_order, steps_per_task=config.num_steps_per_task
+            stream or sys.stdout,
+            domains=config.task_order,
+            steps_per_task=config.num_steps_per_task,
         )
 
     def begin(self) -> Found | None:
@@ -163,12 +166,12 @@ class RunRecord:
         """What a finished row of the R-matrix says about transfer."""
         if not self._is_main:
             return
-        scores = {
-            name: value
-            for name, value in continual_scores(self.matrix.scores()).items()
-            if value is not None
-        }
-        self.metrics.log_transfer(position.stage, scores)
+        rows = self.matrix.scores()
+        learned = self.config.task_order[: len(rows) - 1]
+        scores = {**continual_scores(rows), **curve_scores(self.metrics.metrics, learned)}
+        known = {name: value for name, value in scores.items() if value is not None}
+        # Row 0 stands at the start: wandb drops what comes after a later step.
+        self.metrics.log_transfer(position.stage, known, step=position.step)
         self.metrics.log_buffer(position.stage, position.step, statistics)
 
     def has_row(self, after: str) -> bool:

@@ -1,6 +1,7 @@
 """Groups to learn from: play tasks, score the episodes, and say what is learned from which."""
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from grpo_cl.advantages import (
@@ -11,8 +12,8 @@ from grpo_cl.advantages import (
     terminal_rewards,
 )
 from grpo_cl.config import GRPOConfig
-from grpo_cl.evaluation import Play, episode_seed
-from grpo_cl.rewards import RewardOracle, shaped
+from grpo_cl.evaluation import Play, Score, episode_seed, require_told
+from grpo_cl.rewards import shaped
 from grpo_cl.types import Reward, Task, Trajectory, TrajectoryGroup
 
 Credit = Sequence[float | Sequence[float] | None]
@@ -27,7 +28,7 @@ class Batch(NamedTuple):
 
 
 def collect(
-    tasks: Sequence[Task], *, play: Play, oracle: RewardOracle, config: GRPOConfig, label: str
+    tasks: Sequence[Task], *, play: Play, score: Score, config: GRPOConfig, label: str
 ) -> list[TrajectoryGroup]:
     """Play every task ``num_samples_per_prompt`` times and score every episode."""
     size = config.num_samples_per_prompt
@@ -36,8 +37,10 @@ def collect(
         episode_seed(config.seed, label, place // size, task.id, place % size)
         for place, task in enumerate(attempts)
     ]
-    played = play(attempts, seeds)
-    rewards = [oracle.score(trajectory) for trajectory in played]
+    scored = score(play(attempts, seeds))
+    require_told(scored)
+    played = [one.trajectory for one in scored]
+    rewards = [one.reward for one in scored]
     return [
         _group(task, played[start : start + size], rewards[start : start + size], config)
         for task, start in zip(tasks, range(0, len(attempts), size), strict=True)
@@ -82,6 +85,11 @@ def collect_varied(
     return Batch(groups, resampled)
 
 
+def told_rewards(group: TrajectoryGroup, rewards: Sequence[float]) -> list[float]:
+    """The rewards of the episodes that say something about the policy."""
+    return [reward for reward in known_rewards(group, rewards) if reward is not None]
+
+
 def is_telling(group: TrajectoryGroup, rewards: Sequence[float]) -> bool:
     """Whether the episodes of a group differ in reward."""
     return has_variance(known_rewards(group, rewards))
@@ -101,3 +109,27 @@ def credit(group: TrajectoryGroup, rewards: Sequence[float], config: GRPOConfig)
         for reward, count in zip(known, turns, strict=True)
     ]
     return action_advantages(rows, config.gamma)
+
+
+def summary(batch: Batch, *, num_flat: int) -> dict[str, float]:
+    """What to log of the episodes of one step; rewards only of those that tell something."""
+    groups = batch.groups
+    rewards = [reward for g in groups for reward in told_rewards(g, g.training_rewards)]
+    num_played = sum(len(group.trajectories) for group in groups)
+    accuracies = [
+        reward.tool_accuracy
+        for group in groups
+        for reward in group.rewards
+        if reward.tool_accuracy is not None
+    ]
+    lengths = [len(m.tokens.ids) for g in groups for m in g.trajectories if m.tokens]
+    return {
+        "reward_mean": fmean(rewards),
+        "reward_max": max(rewards),
+        "tool_accuracy": fmean(accuracies) if accuracies else float("nan"),
+        "zero_variance_groups": float(num_flat),
+        "resampled_groups": float(batch.num_resampled),
+        "infrastructure_errors": float(num_played - len(rewards)),
+        "groups": float(len(groups)),
+        "episode_tokens": fmean(lengths) if lengths else 0.0,
+    }

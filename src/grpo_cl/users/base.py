@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from grpo_cl.transcripts import ModelCall
 from grpo_cl.types import Message
 
 STOP = "###STOP###"
@@ -20,6 +21,11 @@ STOP_TOKENS = (STOP, TRANSFER, OUT_OF_SCOPE)
 
 class User(ABC):
     """The other side of one conversation."""
+
+    @property
+    def model_calls(self) -> Sequence[ModelCall]:
+        """What models were asked on the user's behalf; nothing where none plays a part."""
+        return ()
 
     @abstractmethod
     async def respond(self, messages: Sequence[Message]) -> Message:

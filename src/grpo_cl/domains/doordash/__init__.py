@@ -1,0 +1,1 @@
+"""Food delivery: restaurants, menus, orders, refunds and dashers, all made up here."""

@@ -1,0 +1,1 @@
+"""A group of clinics: patients, providers with calendars, insurance plans, prescriptions."""

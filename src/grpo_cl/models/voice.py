@@ -1,0 +1,60 @@
+"""A model in one part of one episode: its calls are numbered, seeded and written down."""
+
+from collections.abc import Container
+from random import Random
+
+from grpo_cl.errors import ModelCallError
+from grpo_cl.models.prompt import Completion, Prompt, Speaker
+from grpo_cl.transcripts import ModelCall
+
+SEED_BITS = 31
+"""What every provider takes as a seed."""
+
+
+class Voice:
+    """Speaks for one part; the same seed and the same conversation give the same questions."""
+
+    def __init__(self, speaker: Speaker, *, role: str, seed: int) -> None:
+        self.calls: list[ModelCall] = []
+        self._speaker = speaker
+        self._role = role
+        self._seed = seed
+
+    @property
+    def model(self) -> str:
+        """Which model speaks."""
+        return self._speaker.name
+
+    async def ask(self, prompt: Prompt, *, purpose: str) -> Completion:
+        """The model's answer; raises ``ModelCallError`` where none is to be had."""
+        # Of random bits: no two calls of a run share a seed, whatever their numbers add up to.
+        seed = Random(f"{self._seed}/{self._role}/{len(self.calls)}").getrandbits(SEED_BITS)
+        call = ModelCall(
+            role=self._role,
+            purpose=purpose,
+            model=self.model,
+            prompt=prompt.digest(),
+            seed=seed,
+        )
+        try:
+            reply = await self._speaker.reply(prompt, seed=seed)
+        except ModelCallError as error:
+            self.calls.append(call.model_copy(update={"error": str(error)}))
+            raise
+        told = {
+            "prompt": reply.digest,
+            "reply": reply.completion.text,
+            "input_tokens": reply.completion.input_tokens,
+            "output_tokens": reply.completion.output_tokens,
+            "cost": reply.cost,
+            "seconds": reply.seconds,
+            "retries": reply.retries,
+            "is_cached": reply.is_cached,
+        }
+        self.calls.append(call.model_copy(update=told))
+        return reply.completion
+
+    def reject(self, reason: str, *, purposes: Container[str]) -> None:
+        """Write down that the latest answer to one of ``purposes`` is not used, and why."""
+        place = max(n for n, call in enumerate(self.calls) if call.purpose in purposes)
+        self.calls[place] = self.calls[place].model_copy(update={"rejected": reason})

@@ -1,0 +1,90 @@
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from grpo_cl.cli import main
+from grpo_cl.cli.demo import _free
+from grpo_cl.cli.sft import _counts
+from grpo_cl.errors import ConfigError
+from grpo_cl.policy.sft import CHUNK, Lesson, all_examples, batches
+from tiny_learners import random_traces
+
+SMALL = ("--width", "64", "--layers", "1", "--steps", "1", "--workers", "1")
+
+
+def counts(*given: int) -> list[int]:
+    domains = ["airline", "retail", "telecom"]
+    return _counts(Namespace(count=list(given), domain=domains))
+
+
+def test_a_count_is_for_all_domains_or_for_each() -> None:
+    assert counts(5) == [5, 5, 5]
+    assert counts(1, 1, 2) == [1, 1, 2]
+
+
+def test_counts_that_are_neither_are_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "made"
+    assert main(["sft", "--new_tiny", "--count", "1", "2", "--out", str(out)]) == 2
+    assert "--count has 2 numbers for 3 domains; give one for all or one for each" in (
+        capsys.readouterr().err
+    )
+    assert not out.exists()
+
+
+def test_a_wrong_setting_is_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "made"
+    assert main(["sft", "--new_tiny", "--out", str(out), "--learning_rat", "1"]) == 2
+    found = capsys.readouterr()
+    assert "did you mean 'learning_rate'?" in found.err
+    assert found.out == ""
+    assert not out.exists()
+
+
+def test_fewer_demonstrations_than_a_batch_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"3 demonstrations do not fill a batch of 4; raise"):
+        next(batches(random_traces(3), size=4, seed=0))
+
+
+def test_every_trace_is_met_once_in_an_epoch() -> None:
+    traces = random_traces(4)
+    endless = batches(traces, size=2, seed=0)
+    epoch = [*next(endless), *next(endless)]
+    assert sorted(epoch, key=traces.index) == traces
+
+
+@pytest.mark.slow
+def test_as_many_tasks_are_demonstrated_as_were_asked_for() -> None:
+    lesson = Lesson("retail", 0, CHUNK + 3, 0.0, is_compact=True)
+    first, rest = all_examples([lesson], workers=1)
+    assert CHUNK // 2 < len(first) <= CHUNK
+    assert len(rest) <= 3
+
+
+@pytest.mark.slow
+def test_a_policy_is_made_from_counts_of_each_domain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "made"
+    words = ("sft", "--new_tiny", "--count", "4", "4", "8", "--batch_size", "4", "--out", str(out))
+    assert main([*words, *SMALL]) == 0
+    said = capsys.readouterr().out
+    assert "Step 0: loss=" in said
+    assert f"saved to {out}" in said
+    demonstrations = int(said.split()[0])
+    assert 8 <= demonstrations <= 16
+    assert json.loads((out / "config.json").read_text())["num_hidden_layers"] == 1
+
+
+def test_a_demo_goes_beside_an_earlier_one(tmp_path: Path) -> None:
+    wanted = tmp_path / "demo"
+    assert _free(wanted) == wanted
+    wanted.mkdir()
+    assert _free(wanted) == tmp_path / "demo-2"
+    (tmp_path / "demo-2").touch()
+    assert _free(wanted) == tmp_path / "demo-3"
