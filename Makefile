@@ -18,7 +18,7 @@ demo: setup
 	$(BIN)/grpo-cl demo
 
 test: setup
-	$(BIN)/pytest -m ""
+	$(BIN)/pytest -m "" --numprocesses 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff format --check .

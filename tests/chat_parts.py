@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chat_server import Body, calling, form_of
-
 from grpo_cl.domains.base import Domain
 from grpo_cl.types import Message, Task, ToolCall
 from grpo_cl.users.guidelines import scenario_text
