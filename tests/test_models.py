@@ -1,4 +1,5 @@
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -271,3 +272,14 @@ def test_an_object_is_found_in_whatever_stands_around_it(text: str):
 def test_a_text_without_an_object_is_no_answer():
     with pytest.raises(ValueError, match="no JSON object"):
         read_object("[1, 2] and {")
+
+
+def test_the_first_callers_may_come_from_many_threads():
+    with ChatServer(echo) as server, Models(QUICK) as models:
+        endpoint = opened(models, server)
+
+        def from_a_thread(seed: int) -> str:
+            return models.wait_for(endpoint.reply(HELLO, seed=seed)).completion.content
+
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(from_a_thread, range(8))) == {"You said: Hello there"}

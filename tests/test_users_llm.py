@@ -25,7 +25,7 @@ GetDomain = Callable[[str], Domain]
 MODEL = "openai-api/loopback/customer"
 GOLD = ScriptedActor(lambda task: [action.call for action in task.gold_actions])
 QUICK = ModelsConfig(cache_dir=None, retries=3, backoff_s=0.001, timeout_s=30)
-FAULTS: tuple[Fault | None, ...] = (None, "429", None, "500", None, "garbage", "truncated")
+FAULTS: tuple[Fault | None, ...] = ("429", None, "500", None, "garbage", "truncated")
 
 
 @pytest.fixture(autouse=True)
@@ -83,12 +83,14 @@ def test_all_three_marks_and_the_scenario_are_in_what_the_model_reads(domain: Ge
     assert instructions.reason_for_call in text
 
 
-def respond(answer: Answer, strategy: str, heard: str, **settings: int) -> tuple[Message, User]:
+def respond(
+    answer: Answer, strategy: str, heard: str, *, checks: int = 2, guard_retries: int = 3
+) -> tuple[Message, User]:
     """What a user of the toy task says to the agent's words."""
     task = Task.model_validate(
         {"id": "t", "domain": "mock", "user_scenario": {"instructions": "You want a refund."}}
     )
-    config = UserConfig(model=MODEL, **settings)
+    config = UserConfig(model=MODEL, checks=checks, guard_retries=guard_retries)
     with ChatServer(answer) as server, Models(QUICK) as models:
         user = make_user(strategy, task, (), models=users(models, server, config), seed=1)
         assert user is not None

@@ -91,6 +91,7 @@ def score_recording(domain: Domain, oracle: RewardOracle, recording: Recording) 
         "basis_name": reward.basis_name,
         "components": {part.value: value for part, value in reward.components.items()},
         "not_judged": [part.value for part in reward.not_judged],
+        "judgement": reward.judgement and reward.judgement.model_dump(mode="json"),
         "action_checks": [check.model_dump() for check in reward.action_checks],
         "env_assertions": list(reward.env_assertions),
         "communicate_checks": list(reward.communicate_checks),

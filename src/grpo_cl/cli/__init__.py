@@ -182,7 +182,7 @@ def _add_tasks(parser: _Parser) -> None:
 def _add_play(parser: _Parser) -> None:
     _shared(parser, split="test")
     parser.add("--task", metavar="ID", help="default: the first of the split")
-    parser.add("--user", default="scripted", help="who talks to the agent (scripted, solo)")
+    parser.add("--user", default="scripted", help="who talks to the agent: scripted or solo")
     parser.add("--scripted", action="store_true", help="watch the gold solution being played")
     parser.add("--count", type=int, metavar="N", help="play N tasks of each domain, show scores")
     parser.add("--max_turns", type=int, metavar="N", help="limit of the agent's replies")
@@ -197,6 +197,8 @@ def _add_score(parser: _Parser) -> None:
         default="tau2",
         help="judge_free replaces natural-language assertions by COMMUNICATE",
     )
+    parser.add("--judge", metavar="MODEL", help="a model that decides these assertions")
+    parser.add("--judge_base_url", metavar="URL", help="of the judge's endpoint")
     _data_dir(parser)
     parser.set_defaults(run=_command("score", "score"))
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from grpo_cl.errors import ConfigError
 
+_OWN = ("model", "base_url")
 _SHORT = {"domain": "task_order", "user": "rollout.user"}
 """Short words for settings that everybody gives who evaluates."""
 
@@ -23,19 +24,16 @@ def take_agent(words: Sequence[str]) -> Asked:
     """Take --model and --base_url out of the settings, and write short words out."""
     taken: dict[str, str] = {}
     rest: list[str] = []
-    pending = ""
-    for word in words:
+    following = iter(words)
+    for word in following:
         name, equals, value = word.removeprefix("--").partition("=")
         name = name.replace("-", "_") if word.startswith("--") else ""
-        if pending and not name:
-            taken[pending] = word
-            pending = ""
-        elif name in {"model", "base_url"}:
-            taken |= {name: value} if equals else {}
-            pending = "" if equals else name
+        if name in _OWN:
+            taken[name] = value if equals else next(following, "")
         else:
             rest.append(f"--{_SHORT[name]}{equals}{value}" if name in _SHORT else word)
-    if pending or ("base_url" in taken and "model" not in taken):
+    is_named = all(value and not value.startswith("--") for value in taken.values())
+    if not is_named or ("base_url" in taken and "model" not in taken):
         raise ConfigError(
             "--model takes the name of a hosted model, as in openai/gpt-4o, and --base_url the "
             "address of its endpoint; a local policy is named by --model_name_or_path"

@@ -19,16 +19,19 @@ class Line:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     def send(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin ``work`` there."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(
-                target=self._loop.run_forever, name="grpo-cl models", daemon=True
-            )
-            self._thread.start()
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:  # the first callers may come from several threads
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="grpo-cl models", daemon=True
+                )
+                self._thread.start()
+            loop = self._loop
+        return asyncio.run_coroutine_threadsafe(work, loop)
 
     def close(self) -> None:
         """Cancel what is under way and end the thread."""

@@ -54,6 +54,11 @@ class Voice:
         self.calls.append(call.model_copy(update=told))
         return reply.completion
 
+    def give_up(self, reason: str) -> ModelCallError:
+        """The error that says no answer was of use; it is in the record of the latest call too."""
+        self.calls[-1] = self.calls[-1].model_copy(update={"error": reason})
+        return ModelCallError(reason)
+
     def reject(self, reason: str, *, purposes: Container[str]) -> None:
         """Write down that the latest answer to one of ``purposes`` is not used, and why."""
         place = max(n for n, call in enumerate(self.calls) if call.purpose in purposes)

@@ -4,6 +4,7 @@ Importing Inspect takes seconds, so this module is imported when the first model
 """
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -53,6 +54,9 @@ _CLIENTS: dict[str, dict[str, Any]] = {
 """Retries are ours, so those of the providers' clients are turned off."""
 
 
+_MARKUP = re.compile(r"\[/?\w+\]")
+"""Inspect dresses its complaints for a terminal."""
+
 REASON = 300
 """Characters of a provider's error that are kept."""
 
@@ -72,7 +76,8 @@ class InspectClient:
                 name, base_url=base_url, memoize=False, **_CLIENTS.get(name.split("/")[0], {})
             )
         except (PrerequisiteError, ValueError) as error:
-            reason = error.message if isinstance(error, PrerequisiteError) else error
+            raw = str(error.message if isinstance(error, PrerequisiteError) else error)
+            reason = " ".join(_MARKUP.sub("", raw).split())
             raise ConfigError(
                 f"cannot open the model {name!r}: {reason}; see docs/users.md"
             ) from error

@@ -1,13 +1,13 @@
 """A model that decides what no rule can: natural-language assertions about a conversation."""
 
-import json
 from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from grpo_cl.errors import ConfigError, ModelCallError
+from grpo_cl.errors import ConfigError
 from grpo_cl.models import Form, Manner, Models, Prompt, Speaker, Voice
 from grpo_cl.models.reading import read_object
+from grpo_cl.models.script import as_script
 from grpo_cl.roles import JudgeConfig
 from grpo_cl.transcripts import Judgement
 from grpo_cl.types import Message, Task
@@ -89,7 +89,7 @@ async def _vote(voice: Voice, prompt: Prompt, count: int) -> tuple[bool, ...]:
         except ValueError as error:
             problem = str(error)
             voice.reject("unreadable", purposes=(VERDICT,))
-    raise ModelCallError(f"the judge {voice.model} gave no readable verdict: {problem}")
+    raise voice.give_up(f"the judge {voice.model} gave no readable verdict: {problem}")
 
 
 def read_verdicts(text: str, count: int) -> tuple[bool, ...]:
@@ -107,12 +107,6 @@ def read_verdicts(text: str, count: int) -> tuple[bool, ...]:
 
 
 def _case(assertions: Sequence[str], messages: Sequence[Message]) -> str:
-    record = "\n".join(_line(message) for message in messages)
     listed = "\n".join(f"{number}. {text}" for number, text in enumerate(assertions, 1))
+    record = as_script(messages)
     return f"<conversation>\n{record}\n</conversation>\n\n<statements>\n{listed}\n</statements>"
-
-
-def _line(message: Message) -> str:
-    who = {"assistant": "Agent", "user": "Customer", "system": "System"}.get(message.role, "Tool")
-    calls = [f"[calls {c.name}({json.dumps(c.arguments)})]" for c in message.tool_calls or ()]
-    return f"{who}: " + " ".join(part for part in (message.content, *calls) if part)

@@ -90,7 +90,11 @@ class RewardOracle:
 
         Raises ``ModelCallError`` where a judge is needed and does not answer.
         """
-        judgement = self._judgement(trajectory, evaluation)
+        return self._score(trajectory, evaluation, self._judgement(trajectory, evaluation))
+
+    def _score(
+        self, trajectory: Trajectory, evaluation: EvaluationType, judgement: Judgement | None
+    ) -> Reward:
         criteria = trajectory.task.evaluation_criteria
         try:
             reward = (
@@ -112,17 +116,21 @@ class RewardOracle:
         Where it does not answer, the episode's ending is an infrastructure error: its reward says
         nothing about the agent.
         """
-        if self._judge is None:
-            return [Scored(trajectory, self.score(trajectory)) for trajectory in trajectories]
-        with ThreadPoolExecutor(JUDGED_AT_ONCE) as pool:
-            return list(pool.map(self._scored, trajectories))
+        with ThreadPoolExecutor(JUDGED_AT_ONCE) as pool:  # threads wait for replies and no more
+            verdicts = list(pool.map(self._verdict, trajectories))
+        return [self._scored(*pair) for pair in zip(trajectories, verdicts, strict=True)]
 
-    def _scored(self, trajectory: Trajectory) -> Scored:
+    def _verdict(self, trajectory: Trajectory) -> Judgement | ModelCallError | None:
         try:
-            return Scored(trajectory, self.score(trajectory))
+            return self._judgement(trajectory, EvaluationType.ALL)
         except ModelCallError as error:
-            lost = trajectory.model_copy(update={"termination": Termination.INFRASTRUCTURE_ERROR})
-            return Scored(lost, self._worthless(f"the judge did not answer: {error}"))
+            return error
+
+    def _scored(self, trajectory: Trajectory, verdict: Judgement | ModelCallError | None) -> Scored:
+        if not isinstance(verdict, ModelCallError):
+            return Scored(trajectory, self._score(trajectory, EvaluationType.ALL, verdict))
+        lost = trajectory.model_copy(update={"termination": Termination.INFRASTRUCTURE_ERROR})
+        return Scored(lost, self._worthless(f"the judge did not answer: {verdict}"))
 
     def _worthless(self, reason: str) -> Reward:
         return Reward(value=0.0, basis=None, basis_name=self._basis_name, reason=reason)

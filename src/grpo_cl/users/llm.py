@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing_extensions import override
 
 from grpo_cl.domains.base import ToolSchema
-from grpo_cl.errors import ModelCallError
 from grpo_cl.models import Speaker, Voice
 from grpo_cl.roles import UserConfig
 from grpo_cl.transcripts import ModelCall
@@ -72,7 +71,7 @@ class ModelUser(User):
             if attempt == self._guard_retries and fault.name == EARLY_STOP:
                 return without_stop(message)  # the yes is meant; only the end comes too soon
             part = part.with_note(fault.advice)
-        raise ModelCallError(
+        raise self._voice.give_up(
             f"{self._voice.model} gave {self._guard_retries + 1} replies that no user would give; "
             "another user.model or a higher user.temperature may do better"
         )

@@ -1,6 +1,5 @@
 """What a strategy knows when it writes one message for the user."""
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -69,14 +68,3 @@ def spoken(completion: Completion) -> Message:
         return Message(role="user", content=completion.content.strip())
     calls = [call.model_copy(update={"requestor": "user"}) for call in completion.tool_calls]
     return Message(role="user", tool_calls=tuple(calls))
-
-
-def as_script(messages: Sequence[Message]) -> str:
-    """A conversation as lines to be read by somebody who is not in it."""
-    names = {"assistant": "Agent", "user": "Customer", "tool": "Tool", "system": "System"}
-    return "\n".join(f"{names[message.role]}: {_line(message)}" for message in messages)
-
-
-def _line(message: Message) -> str:
-    calls = [f"[calls {c.name}({json.dumps(c.arguments)})]" for c in message.tool_calls or ()]
-    return " ".join(part for part in (message.content, *calls) if part)

@@ -1,8 +1,9 @@
 """``reflection``: a draft, a critique of it, and the message written anew in its light."""
 
 from grpo_cl.models import Prompt
+from grpo_cl.models.script import as_script
 from grpo_cl.types import Message
-from grpo_cl.users.part import REWRITE, Part, as_script, spoken
+from grpo_cl.users.part import REWRITE, Part, spoken
 from grpo_cl.users.verify import scene
 
 KEEP = "KEEP"

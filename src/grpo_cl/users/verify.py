@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from grpo_cl.errors import ModelCallError
 from grpo_cl.models import Form, Prompt, Voice
 from grpo_cl.models.reading import read_object
+from grpo_cl.models.script import as_script
 from grpo_cl.types import Message, Record
-from grpo_cl.users.part import REWRITE, Part, as_script, spoken
+from grpo_cl.users.part import REWRITE, Part, spoken
 
 CHECK, UNREADABLE = "check", "unreadable"
 
@@ -62,7 +62,7 @@ async def check_draft(
             return Check.model_validate(read_object(completion.content))
         except ValueError:
             voice.reject(UNREADABLE, purposes=(CHECK,))
-    raise ModelCallError(f"{voice.model} gave no readable check of a user's draft")
+    raise voice.give_up(f"{voice.model} gave no readable check of a user's draft")
 
 
 def scene(system: str, messages: Sequence[Message], draft: Message) -> str:
