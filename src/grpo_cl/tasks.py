@@ -38,7 +38,7 @@ class TaskDataLoader:
         """All tasks that training may draw, generated ones last."""
         if domain not in self._train:
             chosen = self.config.tasks
-            own = _own_tasks(self._domain(domain), "train", self.config.train_split)
+            own = own_tasks(self._domain(domain), "train", self.config.train_split)
             tasks = own if chosen.own else []
             tasks += self._generated(domain, chosen.generated, "train")
             self._train[domain] = tasks[: self.config.max_tasks_per_domain]
@@ -50,7 +50,7 @@ class TaskDataLoader:
         if measured.generated and split is None:
             return self._generated(domain, measured.generated, "test")
         split = split or self.config.tasks.eval_split
-        tasks = _own_tasks(self._domain(domain), split, self.config.train_split)
+        tasks = own_tasks(self._domain(domain), split, self.config.train_split)
         tasks = tasks[: measured.max_tasks]
         trained = {task.id for task in self.train_tasks(domain)}
         shared = sum(task.id in trained for task in tasks)
@@ -168,7 +168,8 @@ def difficulty(task: Task) -> float:
     return min(1.0, len(task.gold_actions) / 10)
 
 
-def _own_tasks(domain: Domain, split: str, train_share: float) -> list[Task]:
+def own_tasks(domain: Domain, split: str, train_share: float) -> list[Task]:
+    """The tasks of a split; a domain that has none of its own is divided by ``train_share``."""
     if split in domain.splits or split not in {"train", "test"}:
         return list(domain.tasks(split))
     # By a hash of the id, so that every run and every seed agrees on what is held out.

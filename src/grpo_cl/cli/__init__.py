@@ -62,6 +62,7 @@ def _parser() -> _Parser:
     _add_tasks(commands.add_parser("tasks", help="list, show, check or generate tasks"))
     _add_play(commands.add_parser("play", help="play a task by hand, or watch scripted episodes"))
     _add_score(commands.add_parser("score", help="execute and score recorded trajectories"))
+    _add_prepare(commands.add_parser("prepare-data", help="write tables for SkyRL and verl"))
     _add_power(commands.add_parser("power", help="what difference a campaign can detect"))
     demo = commands.add_parser("demo", help="let the embedded policy learn three domains")
     demo.add("--log_dir", type=Path, default=Path("runs/demo"), metavar="DIR")
@@ -104,6 +105,17 @@ def _add_bench(parser: _Parser) -> None:
     parser.add("--workers", type=int, metavar="N", help="runs at once; default: what it says")
     parser.add("--dry_run", action="store_true", help="show what would be trained, and end")
     parser.set_defaults(run=_command("bench", "bench"))
+
+
+def _add_prepare(parser: _Parser) -> None:
+    parser.add("--input_path", type=Path, metavar="FILE", help="tasks; default: training tasks")
+    parser.add("--domains", nargs="+", default=[], metavar="NAME")
+    parser.add("--output_dir", type=Path, required=True, metavar="DIR")
+    parser.add("--train_ratio", type=float, default=0.9, metavar="0..1")
+    parser.add("--max_tasks_per_domain", type=int, metavar="N")
+    parser.add("--user", default="solo", help="who the environment lets the agent talk to")
+    _data_dir(parser)
+    parser.set_defaults(run=_command("prepare", "prepare"))
 
 
 def _add_power(parser: _Parser) -> None:
