@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from grpo_cl.config import GRPOConfig
+from grpo_cl.errors import ConfigError
 from grpo_cl.policy.compact import CompactChat
 from grpo_cl.policy.model import PolicyModel
+from grpo_cl.policy.tiny_model import Size, new_tiny
 from grpo_cl.trainer import GRPOTrainer
 
 ROOT = Path(__file__).parent.parent
@@ -64,3 +66,8 @@ def test_it_is_part_of_the_wheel() -> None:
     command = ["git", "-C", str(ROOT), "check-ignore", *map(str, TINY.iterdir())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == ""
+
+
+def test_a_width_that_gives_no_heads_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="multiple of 64"):
+        new_tiny([], tmp_path, seed=0, size=Size(width=32, layers=1))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from grpo_cl.errors import ConfigError
 from grpo_cl.policy.compact import END, PAD, texts_of, train_tokenizer
 from grpo_cl.policy.sft import Example
 
@@ -15,6 +16,7 @@ VOCABULARY = 2048
 CONTEXT = 2048
 HEAD = 32
 """Width of one attention head."""
+KEY_VALUE_HEADS = 2
 TAUGHT = 6000
 """Examples whose words the tokenizer is made of."""
 
@@ -31,6 +33,11 @@ DEFAULT = Size()
 
 def new_tiny(examples: Sequence[Example], folder: Path, *, seed: int, size: Size = DEFAULT) -> None:
     """Write a policy with random weights and a tokenizer made for ``examples``."""
+    if size.width % (HEAD * KEY_VALUE_HEADS):
+        raise ConfigError(
+            f"--width {size.width} cannot be cut into heads; give a multiple of "
+            f"{HEAD * KEY_VALUE_HEADS}"
+        )
     every = max(1, len(examples) // TAUGHT)
     texts = chain.from_iterable(texts_of(each.scene, each.messages) for each in examples[::every])
     tokenizer = train_tokenizer(texts, size=VOCABULARY)
@@ -41,7 +48,7 @@ def new_tiny(examples: Sequence[Example], folder: Path, *, seed: int, size: Size
         intermediate_size=size.width * 8 // 3,
         num_hidden_layers=size.layers,
         num_attention_heads=size.width // HEAD,
-        num_key_value_heads=2,
+        num_key_value_heads=KEY_VALUE_HEADS,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
         pad_token_id=special[PAD],
