@@ -16,9 +16,9 @@ from grpo_cl.metrics.rmatrix import Drift
 from grpo_cl.policy.continual.adapters import LEARNING
 from grpo_cl.policy.continual.passes import trace_logprobs
 from grpo_cl.policy.continual.shelf import kept
-from grpo_cl.policy.continual.tensors import Tensors, load_tensors, placed, save_tensors
+from grpo_cl.policy.continual.tensors import Tensors, load_tensors, save_tensors
 from grpo_cl.policy.learner import Learner
-from grpo_cl.policy.reference import restore
+from grpo_cl.policy.reference import placed, restore
 from grpo_cl.rundir import read_json, write_json
 from grpo_cl.types import TokenTrace
 

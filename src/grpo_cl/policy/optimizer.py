@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import Parameter
 from torch.nn.utils import get_total_norm
 
 from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import CheckpointError, ConfigError
-from grpo_cl.policy.reference import whole
+from grpo_cl.policy.reference import placed, whole
 
 Transform = Callable[[Sequence[tuple[str, Parameter]]], None]
 """Changes the gradients of all ranks together (``parameter.grad``) before they are clipped."""
@@ -127,7 +126,7 @@ class Optimizer:
         self._check(state.tensors, updates=updates)
         with torch.no_grad():
             for name, copy in self._copies():
-                copy.copy_(_placed(state.tensors[f"{WEIGHTS}/{name}"], copy))
+                copy.copy_(placed(state.tensors[f"{WEIGHTS}/{name}"], copy))
         self.updates, self._skipped_in_a_row = updates, skipped
         moments = {
             number: self._moments(state.tensors, name, parameter)
@@ -172,7 +171,7 @@ class Optimizer:
     ) -> dict[str, Tensor]:
         # All parameters are stepped together, so one count is every parameter's.
         moments = {
-            moment: _placed(tensors[f"{moment}/{name}"], parameter).clone() for moment in MOMENTS
+            moment: placed(tensors[f"{moment}/{name}"], parameter).clone() for moment in MOMENTS
         }
         return {"step": torch.tensor(float(self.updates)), **moments}
 
@@ -233,10 +232,3 @@ def _optimised(given: Parameter) -> Parameter:
 
 def _kept(tensor: Tensor) -> Tensor:
     return whole(tensor.detach()).to("cpu", copy=True)
-
-
-def _placed(tensor: Tensor, like: Tensor) -> Tensor:
-    moved = tensor.to(like.device, like.dtype)
-    if isinstance(like, DTensor):
-        return distribute_tensor(moved, like.device_mesh, like.placements)
-    return moved

@@ -125,6 +125,14 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def placed(tensor: Tensor, like: Tensor) -> Tensor:
+    """The whole ``tensor`` on the device, in the precision and in the shards of ``like``."""
+    moved = tensor.to(like.device, like.dtype)
+    if isinstance(like, DTensor):
+        return distribute_tensor(moved, like.device_mesh, like.placements)
+    return moved
+
+
 def snapshot(module: nn.Module) -> dict[str, Tensor]:
     """Whole copies of the parameters that learn."""
     return {name: whole(weight.detach()).clone() for name, weight in trainable(module)}

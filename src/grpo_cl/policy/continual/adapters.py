@@ -15,9 +15,9 @@ from torch import Tensor
 
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy.continual.shelf import kept
-from grpo_cl.policy.continual.tensors import Tensors, load_tensors, placed, save_tensors
+from grpo_cl.policy.continual.tensors import Tensors, load_tensors, save_tensors
 from grpo_cl.policy.learner import Learner
-from grpo_cl.policy.reference import restore
+from grpo_cl.policy.reference import placed, restore
 
 LEARNING = "default"
 """What peft calls the adapter that learns."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from grpo_cl.policy.continual.tensors import Tensors, load_tensors, placed, save_tensors
+from grpo_cl.policy.continual.tensors import Tensors, load_tensors, save_tensors
 from grpo_cl.policy.learner import Learner
-from grpo_cl.policy.reference import whole
+from grpo_cl.policy.reference import placed, whole
 
 
 class Shelf:

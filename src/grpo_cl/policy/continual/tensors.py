@@ -6,11 +6,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import Parameter
 
 from grpo_cl.policy.ranks import Ranks
-from grpo_cl.policy.reference import whole
+from grpo_cl.policy.reference import placed, whole
 
 Tensors = dict[str, Tensor]
 FILE = "tensors.safetensors"
@@ -26,14 +25,6 @@ def save_tensors(folder: Path, mapping: Mapping[str, Tensor], *, is_main: bool) 
 def load_tensors(folder: Path) -> Tensors:
     """What ``save_tensors`` wrote, whole and on the CPU; nothing if it never did."""
     return load_file(folder / FILE) if (folder / FILE).exists() else {}
-
-
-def placed(tensor: Tensor, like: Tensor) -> Tensor:
-    """The whole ``tensor`` on the device, in the precision and in the shards of ``like``."""
-    moved = tensor.to(like.device, like.dtype)
-    if isinstance(like, DTensor):
-        return distribute_tensor(moved, like.device_mesh, like.placements)
-    return moved
 
 
 def grouped(mapping: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensors]:
