@@ -1,10 +1,7 @@
 """The doordash domain: its world, its policy and its own tasks."""
 
-import hashlib
 from collections.abc import Sequence
-from functools import cache, cached_property
-from importlib.metadata import version
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 from typing_extensions import override
@@ -15,12 +12,9 @@ from grpo_cl.domains.doordash.seed import build_database
 from grpo_cl.domains.doordash.tools import SCHEMAS, DoordashTools
 from grpo_cl.domains.generators.doordash import task_maker
 from grpo_cl.domains.generators.draft import TaskMaker
-from grpo_cl.domains.overlay import EpisodeDatabase, SharedDatabase, to_json
-from grpo_cl.domains.tau2 import Source, Tau2Domain, Tau2Environment
-
-NUM_TRAIN, NUM_TEST = 74, 40
-TASK_SEED = 2025
-"""The domain's own tasks are those the generator draws with this seed, numbered from 0."""
+from grpo_cl.domains.numbered import NumberedDomain
+from grpo_cl.domains.overlay import EpisodeDatabase, SharedDatabase
+from grpo_cl.domains.tau2 import Tau2Environment
 
 
 @cache
@@ -28,16 +22,12 @@ def _database() -> SharedDatabase:
     return SharedDatabase(build_database())
 
 
-class DoordashDomain(Tau2Domain):
+class DoordashDomain(NumberedDomain):
     """Orders, changes, cancellations and refunds of a food delivery service."""
 
     name = "doordash"
     folder = "doordash"
-    can_generate = True
-
-    def __init__(self, data_dir: Path | None = None) -> None:
-        del data_dir  # a τ²-bench checkout has nothing of this domain
-        self.source = Source(Path(__file__).parent, f"grpo-cl {version('grpo-cl')}")
+    task_seed = 2025
 
     @property
     @override
@@ -60,27 +50,3 @@ class DoordashDomain(Tau2Domain):
         model = self.database.model
         assert isinstance(model, DoordashDB)
         return task_maker(model, split)
-
-    @property
-    @override
-    def release(self) -> str:
-        digest = hashlib.sha256(to_json(self._raw_tasks).encode()).hexdigest()
-        return f"{self.source.label} {self.name} tasks sha256:{digest[:12]}"
-
-    @cached_property
-    @override
-    def _raw_tasks(self) -> dict[str, dict[str, Any]]:
-        made = [
-            *self.generate(seed=TASK_SEED, count=NUM_TRAIN, split="train"),
-            *self.generate(seed=TASK_SEED, count=NUM_TEST, split="test"),
-        ]
-        return {
-            task_id: task.model_dump(mode="json") | {"id": task_id}
-            for task_id, task in zip(self._splits["base"], made, strict=True)
-        }
-
-    @cached_property
-    @override
-    def _splits(self) -> dict[str, list[str]]:
-        base = [f"{self.name}-{number}" for number in range(NUM_TRAIN + NUM_TEST)]
-        return {"train": base[:NUM_TRAIN], "test": base[NUM_TRAIN:], "base": base}
