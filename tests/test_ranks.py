@@ -107,3 +107,21 @@ def test_a_gathered_policy_has_the_weights_it_was_given_last(two: tuple[dict[str
 def test_a_restarted_attempt_does_not_wait_for_the_dead_one(tmp_path: Path):
     results = torchrun("restart", tmp_path, "--max-restarts=1", "--monitor-interval=0.2")
     assert results == {"sum": {"a": 2.0}}
+
+
+def test_a_process_that_closes_nothing_leaves_its_group_before_it_ends(tmp_path: Path):
+    script = tmp_path / "joins.py"
+    script.write_text(
+        "import atexit, pathlib, sys\n"
+        "import torch, torch.distributed as dist\n"
+        "from grpo_cl.policy.ranks import Ranks\n"
+        "note = pathlib.Path(sys.argv[1])\n"
+        "atexit.register(lambda: note.write_text(str(dist.is_initialized())))\n"
+        "ranks = Ranks.join(device=torch.device('cpu'))\n"
+        "assert dist.is_initialized()\n"
+    )
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    environment = {**os.environ, **alone, "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(script), str(tmp_path / "note")]
+    subprocess.run(command, env=environment, check=True, timeout=120)
+    assert (tmp_path / "note").read_text() == "False"

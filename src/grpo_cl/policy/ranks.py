@@ -9,6 +9,7 @@ Objects are pickled by torch's collectives. That stays inside one ``torchrun`` j
 processes that the same person started with the same code; nothing here listens to anybody else.
 """
 
+import atexit
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -67,7 +68,10 @@ class Ranks:
         )
         exchange = dist.new_group(backend="gloo", timeout=EXCHANGE_LIMIT)
         assert isinstance(exchange, dist.ProcessGroup)  # every rank is a member
-        return cls(rank=rank, world_size=world_size, device=chosen, exchange=exchange)
+        ranks = cls(rank=rank, world_size=world_size, device=chosen, exchange=exchange)
+        # A thread of the group that still lets go of a tensor while Python shuts down aborts.
+        atexit.register(ranks.close)
+        return ranks
 
     @property
     def is_main(self) -> bool:
