@@ -6,6 +6,8 @@ import torch
 
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy.model import PolicyModel
+from grpo_cl.policy.packing import Layout, pack
+from grpo_cl.policy.siblings import Family, families
 from tiny_policies import ARCHITECTURES, batch, close, config, gradients, load, plain, save_model
 
 
@@ -43,15 +45,23 @@ def test_a_head_that_cannot_be_taken_apart_is_scored_from_whole_logits(model_dir
 
 
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-def test_a_shared_beginning_changes_neither_logprobs_nor_gradients(
-    tmp_path: Path, architecture: str
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_packed_row_changes_neither_logprobs_nor_gradients(
+    tmp_path: Path, architecture: str, checkpointing: bool
 ):
-    policy = load(save_model(tmp_path, architecture), kl_coef=0)
+    folder = save_model(tmp_path, architecture)
+    policy = load(folder, kl_coef=0, gradient_checkpointing=checkpointing)
+    policy.module.train()  # checkpoints are for training; nothing is dropped here
+    for module in policy.module.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
     ids_BT, attention_BT = beginning_alike(shared=33, rest=(3, 7, 1))
     expected_BT = plain(policy, ids_BT, attention_BT, 0.7)
     weights_BT = torch.linspace(-1, 1, expected_BT.numel()).view_as(expected_BT)
     wanted = gradients(policy, (expected_BT * weights_BT).sum())
-    scores = policy.logprobs(ids_BT, attention_BT, temperature=0.7, shared=33)
+    scores = policy.logprobs(
+        ids_BT, attention_BT, temperature=0.7, layout=layout(ids_BT, attention_BT)
+    )
     found = gradients(policy, (scores.logprobs_BT * weights_BT).sum())
     assert torch.allclose(scores.logprobs_BT, expected_BT, atol=1e-5)
     assert close(found, wanted)
@@ -67,6 +77,23 @@ def beginning_alike(shared: int, rest: tuple[int, ...]) -> tuple[torch.Tensor, t
     return ids_BT * attention_BT, attention_BT
 
 
+def layout(ids_BT: torch.Tensor, attention_BT: torch.Tensor) -> Layout:
+    lengths = attention_BT.sum(1).tolist()
+    sequences = [row[:length] for row, length in zip(ids_BT.tolist(), lengths, strict=True)]
+    return pack(sequences, families(sequences))
+
+
+def test_every_token_has_its_place_in_the_row():
+    sequences = [(1, 2, 3, 9), (5, 6), (1, 2, 3, 7, 8)]
+    found = pack(sequences, [Family((0, 2), 3), Family((1,), 0)])
+    assert found.ids_1N.tolist() == [[1, 2, 3, 9, 7, 8, 5, 6]]
+    assert found.positions_1N.tolist() == [[0, 1, 2, 3, 3, 4, 0, 1]]
+    assert found.places_BT.tolist() == [[0, 1, 2, 3, 0], [6, 7, 0, 0, 0], [0, 1, 2, 4, 5]]
+    assert found.keys_M.tolist() == [0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 4, 5, 6, 7]
+    assert found.query_ends.tolist() == [0, 3, 4, 6, 8]
+    assert found.key_ends.tolist() == [0, 3, 7, 12, 14]
+
+
 def test_the_beginning_is_read_once(model_dir: Path):
     policy = load(model_dir, kl_coef=0)
     ids_BT, attention_BT = beginning_alike(shared=40, rest=(2, 2, 2))
@@ -74,9 +101,9 @@ def test_the_beginning_is_read_once(model_dir: Path):
     count = policy.module.get_input_embeddings().register_forward_hook(
         lambda _module, inputs, _output: read.append(inputs[0].numel())
     )
-    policy.logprobs(ids_BT, attention_BT, shared=40)
+    policy.logprobs(ids_BT, attention_BT, layout=layout(ids_BT, attention_BT))
     count.remove()
-    assert read == [40, 6]
+    assert read == [46]
 
 
 def double_logits(_module: Any, _inputs: Any, output: Any) -> Any:

@@ -15,7 +15,8 @@ from torch import Tensor
 from grpo_cl.advantages import token_advantages
 from grpo_cl.config import GRPOConfig
 from grpo_cl.policy.loss import loss_lengths, sequence_weights
-from grpo_cl.policy.siblings import common_prefix, families
+from grpo_cl.policy.packing import Layout, pack
+from grpo_cl.policy.siblings import families
 from grpo_cl.types import TokenTrace, TrajectoryGroup
 
 Advantage = float | Sequence[float] | None
@@ -58,8 +59,21 @@ class MicroBatch(NamedTuple):
     sampler_logprobs_BT: Tensor
     advantages_BT: Tensor
     weights_B: Tensor
-    shared: int = 0
-    """Tokens that all rows begin with."""
+    layout: Layout | None = None
+    """The rows without padding and repetition."""
+
+
+class _Family(NamedTuple):
+    """Samples that begin alike."""
+
+    members: list[Sample]
+    shared: int
+
+    @property
+    def cost(self) -> float:
+        """Work of a pass over all of them."""
+        saved = self.shared * (len(self.members) - 1) * (1 + self.shared / ATTENTION_TOKENS)
+        return sum(sample.cost for sample in self.members) - saved
 
 
 def policy_samples(
@@ -104,67 +118,50 @@ def spread(samples: Sequence[Sample], world_size: int) -> list[list[Sample]]:
     """
     shares: list[list[Sample]] = [[] for _ in range(world_size)]
     loads = [0.0] * world_size
-    for cost, members in sorted(_families(samples), key=lambda found: -found[0]):
+    for family in sorted(_families(samples), key=lambda family: -family.cost):
         rank = loads.index(min(loads))
-        shares[rank] += members
-        loads[rank] += cost
+        shares[rank] += family.members
+        loads[rank] += family.cost
     return shares
 
 
 def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
-    """The samples in passes of at most ``max_tokens`` tokens, padding included, longest first.
+    """The samples in passes that compute at most ``max_tokens`` tokens each, the largest first.
 
-    A family has passes of its own. Others share one with neighbours in length, so little is
-    padded. A sample that is longer than the budget has a pass to itself.
+    What a family begins with counts once in a pass. A sample that is longer than the budget has a
+    pass to itself.
     """
+    parts = [part for family in _families(samples) for part in _divided(family, max_tokens)]
     passes: list[list[Sample]] = []
-    single: list[Sample] = []
-    for _, members in _families(samples):
-        parts = _divided(members, max_tokens)
-        passes += [part for part in parts if len(part) > 1]
-        single += [part[0] for part in parts if len(part) == 1]
-    passes += _filled(single, max_tokens)
-    return sorted(passes, key=lambda part: -part[0].length)
-
-
-def _filled(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
-    passes: list[list[Sample]] = []
-    for sample in sorted(samples, key=lambda sample: -sample.length):
-        if passes and passes[-1][0].length * (len(passes[-1]) + 1) <= max_tokens:
-            passes[-1].append(sample)
-        else:
-            passes.append([sample])
+    rooms: list[int] = []
+    for tokens, members in sorted(parts, key=lambda part: -part[0]):
+        place = next((place for place, room in enumerate(rooms) if tokens <= room), len(passes))
+        if place == len(passes):
+            passes.append([])
+            rooms.append(max_tokens)
+        passes[place] += members
+        rooms[place] -= tokens
     return passes
 
 
-def _divided(members: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
-    """A family in passes that together compute the fewest tokens, padding included.
-
-    Each pass computes the beginning again, so only a member that is much longer than the next has
-    one of its own.
-    """
-    ranked = sorted(members, key=lambda sample: -sample.length)
-    shared = common_prefix(_ids(ranked)) if len(ranked) > 1 else 0
-    best: list[tuple[int, list[list[Sample]]]] = [(0, [])]
-    for end in range(1, len(ranked) + 1):
-        choices: list[tuple[int, list[list[Sample]]]] = []
-        for start in range(end):
-            tokens = shared + (end - start) * (ranked[start].length - shared)
-            if tokens <= max_tokens or end - start == 1:
-                before, passes = best[start]
-                choices.append((before + tokens, [*passes, ranked[start:end]]))
-        best.append(min(choices, key=lambda choice: choice[0]))
-    return best[-1][1]
+def _divided(family: _Family, max_tokens: int) -> list[tuple[int, list[Sample]]]:
+    """A family in parts, each with the tokens it computes; each computes the beginning again."""
+    parts: list[tuple[int, list[Sample]]] = []
+    for sample in sorted(family.members, key=lambda sample: -sample.length):
+        rest = sample.length - family.shared
+        tokens, members = parts[-1] if parts else (max_tokens, [])
+        if tokens + rest <= max_tokens:
+            parts[-1] = (tokens + rest, [*members, sample])
+        else:
+            parts.append((sample.length, [sample]))
+    return parts
 
 
-def _families(samples: Sequence[Sample]) -> list[tuple[float, list[Sample]]]:
-    """Samples that begin alike, and what they cost together."""
-    found: list[tuple[float, list[Sample]]] = []
-    for family in families(_ids(samples)):
-        members = [samples[number] for number in family.members]
-        saved = family.shared * (len(members) - 1) * (1 + family.shared / ATTENTION_TOKENS)
-        found.append((sum(sample.cost for sample in members) - saved, members))
-    return found
+def _families(samples: Sequence[Sample]) -> list[_Family]:
+    return [
+        _Family([samples[number] for number in members], shared)
+        for members, shared in families(_ids(samples))
+    ]
 
 
 def _ids(samples: Sequence[Sample]) -> list[tuple[int, ...]]:
@@ -199,5 +196,5 @@ def collate(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
         advantages_BT[row, :length] = torch.frombuffer(advantages, dtype=torch.double)
     weights_B = torch.tensor([sample.weight for sample in samples])
     batch = ids_BT, attention_BT, mask_BT, sampler_logprobs_BT, advantages_BT, weights_B
-    shared = common_prefix(_ids(samples)) if len(samples) > 1 else 0
-    return MicroBatch(*(tensor.to(device) for tensor in batch), shared=shared)
+    layout = pack(_ids(samples), families(_ids(samples)))
+    return MicroBatch(*(tensor.to(device) for tensor in batch), layout=layout.to(device))

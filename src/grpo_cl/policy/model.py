@@ -22,6 +22,7 @@ from grpo_cl.errors import CheckpointError, ConfigError
 from grpo_cl.policy.chat import Chat, chat_for
 from grpo_cl.policy.compact import CompactChat
 from grpo_cl.policy.loading import Source, load_module, load_tokenizer, resolve
+from grpo_cl.policy.packing import Layout
 from grpo_cl.policy.ranks import default_device
 from grpo_cl.policy.reference import (
     AdapterReference,
@@ -106,16 +107,16 @@ class PolicyModel:
         mask_BT: Tensor | None = None,
         temperature: float = 1.0,
         max_logits: int = MAX_LOGITS,
-        shared: int = 0,
+        layout: Layout | None = None,
     ) -> Scores:
         """Log-probability and entropy of each token given the ones before; the first is 0.
 
         Rows are padded on the right. Only positions of ``mask_BT`` are scored, the others are 0,
-        and no more than ``max_logits`` logits are held at a time, in the backward pass too. The
-        first ``shared`` tokens, the same in all rows, are computed once where that can be done.
+        and no more than ``max_logits`` logits are held at a time, in the backward pass too. Where
+        a ``layout`` of the rows is given and the model allows it, that is read instead of them.
         """
         return self._active.score(
-            Rows(ids_BT, attention_BT, shared),
+            Rows(ids_BT, attention_BT, layout),
             mask_BT=mask_BT,
             temperature=temperature,
             max_logits=max_logits,
@@ -129,6 +130,7 @@ class PolicyModel:
         *,
         mask_BT: Tensor,
         given: Sequence[Tensor] = (),
+        layout: Layout | None = None,
     ) -> tuple[Tensor, ...]:
         """``function`` of the logits that predict the tokens of ``mask_BT``, in chunks of rows.
 
@@ -136,7 +138,7 @@ class PolicyModel:
         """
         wanted_BT = scored_positions(attention_BT, mask_BT)
         return self._active.map_rows(
-            function, Rows(ids_BT, attention_BT), wanted_BT=wanted_BT, given=given
+            function, Rows(ids_BT, attention_BT, layout), wanted_BT=wanted_BT, given=given
         )
 
     @contextmanager

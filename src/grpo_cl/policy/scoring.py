@@ -13,11 +13,12 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from grpo_cl.errors import ConfigError
-from grpo_cl.policy.siblings import SHORTEST
+from grpo_cl.policy import attention
+from grpo_cl.policy.packing import Layout, pack
+from grpo_cl.policy.siblings import Family
 
 MAX_LOGITS = 2**26
 """Logits held at once: 256 MB in float32."""
@@ -41,8 +42,8 @@ class Rows(NamedTuple):
     ids_BT: Tensor
     attention_BT: Tensor
     """1 on tokens, 0 on padding."""
-    shared: int = 0
-    """Tokens that all begin with; they are computed once where that can be done."""
+    layout: Layout | None = None
+    """The same without padding and repetition, read instead where that can be done."""
 
 
 class Scorer:
@@ -52,8 +53,13 @@ class Scorer:
         self._module = module
         self._causal = causal_model(module)
         self._head = Head(self._causal)
+        if self._causal.config._attn_implementation == "sdpa":
+            attention.register()
+            self._causal.config._attn_implementation = attention.NAME
         self._is_split = True
         self._is_split = self._head_is_exact()
+        self._can_pack = True
+        self._can_pack = self._is_split and self._packing_is_exact()
 
     def score(
         self, rows: Rows, *, mask_BT: Tensor | None, temperature: float, max_logits: int
@@ -88,7 +94,7 @@ class Scorer:
         It is called with the float32 logits of some positions and the same rows of each tensor of
         ``given``, again in the backward pass; the chunks of what it returns are joined.
         """
-        rows_ND = self._read(rows)[:, :-1][wanted_BT]
+        rows_ND = self._read(rows, wanted_BT)
         head = self._head if self._is_split else _identity
         size = max(1, max_logits // self._head.width)
 
@@ -101,43 +107,50 @@ class Scorer:
         ]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    def _read(self, rows: Rows) -> Tensor:
-        """Hidden states, or the logits themselves where the head cannot be taken apart."""
-        ids_BT, attention_BT, shared = rows
+    def _read(self, rows: Rows, wanted_BT: Tensor) -> Tensor:
+        """Hidden states before the wanted positions; logits where the head is not apart."""
+        ids_BT, attention_BT, layout = rows
         if not self._is_split:
-            return self._module(ids_BT, attention_mask=attention_BT, use_cache=False).logits
-        if shared < SHORTEST or not self._can_share():
-            return self._hidden(ids_BT, cache=None)
-        cache = DynamicCache(config=self._causal.config)
-        beginning_1TD = self._hidden(ids_BT[:1, :shared], cache=cache)
-        cache.batch_repeat_interleave(len(ids_BT))
-        rest_BTD = self._hidden(ids_BT[:, shared:], cache=cache)
-        return torch.cat([beginning_1TD.expand(len(ids_BT), -1, -1), rest_BTD], dim=1)
+            output = self._module(ids_BT, attention_mask=attention_BT, use_cache=False)
+            return output.logits[:, :-1][wanted_BT]
+        if layout is None or not self._can_pack:
+            # No mask is given: rows are padded on the right, where no token that counts looks.
+            return self._hidden(ids_BT)[:, :-1][wanted_BT]
+        # A mask of four dimensions keeps transformers from guessing one from the positions.
+        options = {"attention_mask": layout.ids_1N[None, None], "layout": layout}
+        hidden_1ND = self._hidden(layout.ids_1N, position_ids=layout.positions_1N, **options)
+        return hidden_1ND[0][layout.places_BT[:, :-1][wanted_BT]]
 
-    def _hidden(self, ids_BT: Tensor, *, cache: DynamicCache | None) -> Tensor:
+    def _hidden(self, ids_BT: Tensor, **options: Any) -> Tensor:
         # The whole module is called, since a sharded one gathers its weights only then; the hook
-        # takes the hidden states on their way to a head that sees one position. No mask is given:
-        # rows are padded on the right, where no token that counts looks.
+        # takes the hidden states on their way to a head that sees one position.
         taken: list[Tensor] = []
 
         def take(_module: torch.nn.Module, _inputs: Any, output: Any) -> None:
             taken.append(output[0])
 
         handle = self._causal.base_model.register_forward_hook(take)
-        options = {"use_cache": cache is not None, "past_key_values": cache}
         try:
-            self._module(ids_BT, logits_to_keep=1, **options)
+            self._module(ids_BT, logits_to_keep=1, use_cache=False, **options)
         finally:
             handle.remove()
         (hidden_BTD,) = taken
         return hidden_BTD
 
-    def _can_share(self) -> bool:
-        """Whether keys and values of a beginning serve several endings, gradients included."""
-        if self._module.training and self._causal.is_gradient_checkpointing:
-            return False  # a checkpointed layer keeps no cache
-        layers = DynamicCache(config=self._causal.config).layers
-        return all(type(layer) is DynamicLayer for layer in layers)
+    @torch.no_grad()
+    def _packing_is_exact(self) -> bool:
+        """Whether the model lets rows be packed: some look at a window, or have their own way."""
+        config = self._causal.config
+        if config._attn_implementation != attention.NAME or not _sees_all(config):
+            return False
+        sequences = [[number % self._head.width for number in (1, 2, 3, last)] for last in (4, 5)]
+        ids_BT = torch.tensor(sequences, device=self._causal.device)
+        layout = pack(sequences, [Family((0, 1), 3)]).to(ids_BT.device)
+        rows = Rows(ids_BT, torch.ones_like(ids_BT))
+        wanted_BT = scored_positions(rows.attention_BT, None)
+        expected = self._read(rows, wanted_BT).float()
+        found = self._read(rows._replace(layout=layout), wanted_BT).float()
+        return torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * float(expected.std()))
 
     @torch.no_grad()
     def _head_is_exact(self) -> bool:
@@ -145,7 +158,7 @@ class Scorer:
         ids_BT = torch.arange(4, device=self._causal.device)[None] % self._head.width
         attention_BT = torch.ones_like(ids_BT)
         expected = self._causal(ids_BT, attention_mask=attention_BT, use_cache=False).logits.float()
-        found = self._head(self._read(Rows(ids_BT, attention_BT))).float()
+        found = self._head(self._hidden(ids_BT)).float()
         return torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * float(expected.std()))
 
 
@@ -176,6 +189,13 @@ def causal_model(module: PreTrainedModel | PeftModel) -> PreTrainedModel:
     if isinstance(module, PeftModel):
         return cast(PreTrainedModel, module.get_base_model())
     return module
+
+
+def _sees_all(config: PreTrainedConfig) -> bool:
+    """Whether every layer looks at all tokens before; a window has no place in a packed row."""
+    settings = config.get_text_config().to_dict()
+    kinds = set(settings.get("layer_types") or ["full_attention"])
+    return kinds == {"full_attention"} and not settings.get("sliding_window")
 
 
 def _identity(rows_NV: Tensor) -> Tensor:

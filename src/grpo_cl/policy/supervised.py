@@ -24,6 +24,8 @@ def supervised_update(learner: Learner, traces: Sequence[TokenTrace]) -> dict[st
 
 def _cross_entropies(policy: PolicyModel, batches: Sequence[MicroBatch]) -> Iterator[Tensor]:
     for batch in batches:
-        scores = policy.logprobs(batch.ids_BT, batch.attention_BT, mask_BT=batch.mask_BT)
+        scores = policy.logprobs(
+            batch.ids_BT, batch.attention_BT, mask_BT=batch.mask_BT, layout=batch.layout
+        )
         weights_BT = batch.mask_BT * batch.weights_B[:, None]
         yield -(scores.logprobs_BT * weights_BT).sum()

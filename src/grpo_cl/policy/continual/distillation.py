@@ -109,6 +109,7 @@ def keep_shares(
             batch.ids_BT,
             batch.attention_BT,
             mask_BT=batch.mask_BT,
+            layout=batch.layout,
         )
         counts = scored_positions(batch.attention_BT, batch.mask_BT).sum(1).tolist()
         pairs = zip(tokens_NK.split(counts), shares_NK.split(counts), strict=True)
@@ -183,6 +184,7 @@ def _share_part(
         batch.attention_BT,
         mask_BT=batch.mask_BT,
         given=(tokens_NK.long(), batch.ids_BT[:, 1:][wanted_BT]),
+        layout=batch.layout,
     )
     is_success_B = torch.tensor([float(one.reward >= 1) for one in chosen], device=device)
     places_N = wanted_BT.nonzero()[:, 0]

@@ -88,6 +88,7 @@ def scored(learner: Learner, batch: MicroBatch) -> Tensor:
         batch.attention_BT,
         mask_BT=batch.mask_BT,
         temperature=learner.config.temperature,
+        layout=batch.layout,
     ).logprobs_BT
 
 
