@@ -32,16 +32,23 @@ class Drawn(NamedTuple):
 
 def draw(logits_BV: Tensor, draws: Sequence[Draw]) -> list[Drawn]:
     """One token per row; a row's does not depend on the others."""
-    warmth = [[one.temperature or 1.0] for one in draws]
-    temperatures_B1 = torch.tensor(warmth, device=logits_BV.device)
-    logprobs_BV = (logits_BV.float() / temperatures_B1).log_softmax(dim=-1)
-    tokens_B = logprobs_BV.argmax(dim=-1)
-    warm = [row for row, one in enumerate(draws) if one.temperature > 0]
-    if warm:
-        rows = torch.tensor(warm, device=logits_BV.device)
-        tokens_B[rows] = _invert(logprobs_BV[rows], [draws[row] for row in warm])
-    picked_B = logprobs_BV.gather(1, tokens_B[:, None])[:, 0]
-    pairs = torch.stack([tokens_B.double(), picked_B.double()], dim=1).tolist()  # one transfer
+    columns = torch.tensor(draws, dtype=torch.double, device=logits_BV.device).unsqueeze(-1)
+    numbers_B1, temperatures_B1, top_ps_B1 = columns.unbind(1)
+    is_cut = any(one.top_p < 1 for one in draws)
+    pairs_B2 = torch.stack(
+        [
+            column.double()
+            for column in draw_rows(
+                logits_BV, numbers_B1, temperatures_B1, top_ps_B1 if is_cut else None
+            )
+        ],
+        dim=1,
+    )
+    return drawn(pairs_B2.tolist())  # one transfer
+
+
+def drawn(pairs: Sequence[Sequence[float]]) -> list[Drawn]:
+    """Tokens from numbers that have left the device."""
     if any(math.isnan(logprob) for _, logprob in pairs):
         raise FloatingPointError(
             "the policy's logits are not numbers: its weights have diverged. Resume from an "
@@ -50,23 +57,32 @@ def draw(logits_BV: Tensor, draws: Sequence[Draw]) -> list[Drawn]:
     return [Drawn(int(token), logprob) for token, logprob in pairs]
 
 
-def _invert(logprobs_BV: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """The token at which the cumulative probability passes the draw's number."""
+def draw_rows(
+    logits_BV: Tensor, numbers_B1: Tensor, temperatures_B1: Tensor, top_ps_B1: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Tokens and their log-probs, without a look at any value; nothing is cut without top_ps."""
+    is_greedy_B1 = temperatures_B1 == 0
+    warmth_B1 = torch.where(is_greedy_B1, 1.0, temperatures_B1).float()
+    logprobs_BV = (logits_BV.float() / warmth_B1).log_softmax(dim=-1)
+    likeliest_B1 = logprobs_BV.argmax(dim=-1, keepdim=True)
+    tokens_B1 = torch.where(is_greedy_B1, likeliest_B1, _invert(logprobs_BV, numbers_B1, top_ps_B1))
+    return tokens_B1[:, 0], logprobs_BV.gather(1, tokens_B1)[:, 0]
+
+
+def _invert(logprobs_BV: Tensor, numbers_B1: Tensor, top_ps_B1: Tensor | None) -> Tensor:
+    """The token at which the cumulative probability passes the number."""
     probs_BV = logprobs_BV.double().exp()
-    if any(one.top_p < 1 for one in draws):
-        probs_BV = _truncated(probs_BV, [one.top_p for one in draws])
-    numbers = [[one.number] for one in draws]
-    numbers_B1 = torch.tensor(numbers, dtype=torch.double, device=probs_BV.device)
+    if top_ps_B1 is not None:
+        probs_BV = _truncated(probs_BV, top_ps_B1)
     cumulative_BV = probs_BV.cumsum(dim=-1)
     targets_B1 = numbers_B1 * cumulative_BV[:, -1:]
     tokens_B1 = torch.searchsorted(cumulative_BV, targets_B1, right=True)
-    return tokens_B1[:, 0].clamp(max=probs_BV.shape[1] - 1)
+    return tokens_B1.clamp(max=probs_BV.shape[1] - 1)
 
 
-def _truncated(probs_BV: Tensor, top_ps: Sequence[float]) -> Tensor:
+def _truncated(probs_BV: Tensor, top_ps_B1: Tensor) -> Tensor:
     """Zero outside the likeliest tokens that together reach ``top_p``."""
-    limits = [[top_p] if top_p < 1 else [math.inf] for top_p in top_ps]
-    limits_B1 = torch.tensor(limits, dtype=torch.double, device=probs_BV.device)
+    limits_B1 = torch.where(top_ps_B1 < 1, top_ps_B1, math.inf)
     ordered_BV, tokens_BV = probs_BV.sort(dim=-1, descending=True, stable=True)
     before_BV = ordered_BV.cumsum(dim=-1) - ordered_BV
     kept_BV = ordered_BV.masked_fill(before_BV >= limits_B1, 0.0)

@@ -15,12 +15,14 @@ import torch
 from torch import nn
 
 from grpo_cl.errors import ContextFullError
-from grpo_cl.policy.draws import Draw, draw
+from grpo_cl.policy.decoding import EagerDecoder, make_decoder
+from grpo_cl.policy.draws import Draw, Drawn
 from grpo_cl.policy.seats import Conversation, Seats, begin_alike
 from grpo_cl.policy.slots import SlotReader
 
 PREFILL_TOKENS = 4096
-"""Most tokens, padding included, that one pass over new prompts reads."""
+"""Most tokens, padding included, that one pass over new prompts reads on a CPU."""
+GPU_PREFILL_TOKENS = 32768
 STEPS_PER_POLL = 16
 """Most tokens per reply between two looks at what else has arrived."""
 
@@ -71,6 +73,15 @@ class Sampler(Protocol):
         ...
 
 
+def require_room(sequence: int, length: int, context: int) -> None:
+    """Refuse a prompt that is empty or leaves no room for a reply."""
+    if not 0 < length < context:
+        raise ContextFullError(
+            f"sequence {sequence} would have {length} tokens before its reply; a prompt has 1 to "
+            f"{context - 1}. Raise sampling.max_context or end the episode."
+        )
+
+
 class _Reply(NamedTuple):
     """A reply being written."""
 
@@ -90,14 +101,24 @@ class TransformersSampler:
     A sequence keeps its row of the cache between its requests. Where there are more sequences than
     rows the newcomers wait, and when nobody who holds a row has anything to do, those who
     rested longest give theirs up and are read again from the start when they come back. The
-    weights must not change while a sequence is held; with the last one the cache is freed.
+    weights must not change while a sequence is held; with the last one the cache is freed, unless
+    graphs were made over it.
     """
 
     def __init__(
-        self, module: nn.Module, *, context: int, slots: int, device: torch.device | str
+        self,
+        module: nn.Module,
+        *,
+        context: int,
+        slots: int,
+        device: torch.device | str,
+        graphs: bool = False,
     ) -> None:
         self.context = context
-        self._reader = SlotReader(module, context=context, slots=slots, device=torch.device(device))
+        place = torch.device(device)
+        self._reader = SlotReader(module, context=context, slots=slots, device=place)
+        self._decoder = make_decoder(module, self._reader, graphs=graphs)
+        self._prefill_tokens = GPU_PREFILL_TOKENS if place.type == "cuda" else PREFILL_TOKENS
         self._seats = Seats(self._reader.cache, slots)
         self._conversations: dict[int, Conversation] = {}
         self._replies: dict[int, _Reply] = {}
@@ -119,7 +140,7 @@ class TransformersSampler:
             running = self._seats.compact()
             self._prefill(running)
             finished: list[Completion] = []
-            for _ in range(STEPS_PER_POLL if running else 0):
+            for _ in range(STEPS_PER_POLL // self._decoder.steps if running else 0):
                 finished = self._step(running)
                 if finished:
                     break
@@ -130,6 +151,11 @@ class TransformersSampler:
         self._released.append(sequence)
         if not self._is_busy:
             self._sweep()
+
+    def release_all(self) -> None:
+        """Forget every sequence, as when the weights have changed."""
+        self._released += self._conversations
+        self._sweep()
 
     @contextmanager
     def _busy(self) -> Generator[None]:
@@ -148,7 +174,7 @@ class TransformersSampler:
             conversation = self._conversations.pop(sequence, None)
             if conversation is not None:
                 self._seats.leave(conversation)
-        if not self._conversations:
+        if not self._conversations and isinstance(self._decoder, EagerDecoder):
             self._reader.cache.clear()
 
     def _take(self, request: Request) -> None:
@@ -157,11 +183,7 @@ class TransformersSampler:
         if conversation.is_waiting:
             raise ValueError(f"sequence {name} already waits for a reply; poll until it is there")
         start = len(conversation.ids) + len(request.append)
-        if not 0 < start < self.context:
-            raise ContextFullError(
-                f"sequence {name} would have {start} tokens before its reply; a prompt has 1 to "
-                f"{self.context - 1}. Raise sampling.max_context or end the episode."
-            )
+        require_room(name, start, self.context)
         conversation.ids += request.append
         conversation.is_waiting = True
         self._conversations[name] = conversation
@@ -183,9 +205,9 @@ class TransformersSampler:
     def _read(self, wave: Sequence[Conversation]) -> None:
         """Read all but the last token of each, those of similar length together."""
         while behind := sorted((one for one in wave if one.behind), key=lambda one: -one.behind):
-            width = min(behind[0].behind, PREFILL_TOKENS)
+            width = min(behind[0].behind, self._prefill_tokens)
             alike = [one for one in behind if 2 * one.behind >= width]  # little padding
-            batch = alike[: PREFILL_TOKENS // width]
+            batch = alike[: self._prefill_tokens // width]
             batch.sort(key=lambda one: one.row or 0)
             chunks = [one.chunk(min(width, one.behind)) for one in batch]
             self._reader.read(chunks)
@@ -193,19 +215,29 @@ class TransformersSampler:
                 one.cached += len(chunk.ids)
 
     def _step(self, running: Sequence[Conversation]) -> list[Completion]:
-        """One more token for every reply; the replies that end with it."""
+        """More tokens for every reply; the replies that end with one of them."""
         replies = [self._replies[one.id] for one in running]
-        logits_BV = self._reader.read([one.chunk(1) for one in running])
-        drawn = draw(logits_BV, [reply.next_draw() for reply in replies])
+        draws = [[reply.next_draw() for _ in range(self._decoder.steps)] for reply in replies]
+        written = self._decoder.decode([one.chunk(1) for one in running], draws)
         self._steps += 1
         finished: list[Completion] = []
-        for one, reply, token in zip(running, replies, drawn, strict=True):
-            one.cached += 1
+        for one, reply, tokens in zip(running, replies, written, strict=True):
             one.last_used = self._steps
-            one.ids.append(token.id)
-            reply.logprobs.append(token.logprob)
-            finished += self._finish(one, reply)
+            finished += self._append(one, reply, tokens)
         return finished
+
+    def _append(
+        self, conversation: Conversation, reply: _Reply, tokens: Sequence[Drawn]
+    ) -> list[Completion]:
+        """Take tokens up to the one that ends the reply, which is returned then."""
+        for token in tokens:
+            conversation.cached += 1
+            conversation.ids.append(token.id)
+            reply.logprobs.append(token.logprob)
+            finished = self._finish(conversation, reply)
+            if finished:
+                return finished
+        return []
 
     def _finish(self, conversation: Conversation, reply: _Reply) -> list[Completion]:
         """The reply, if its last token ends it."""

@@ -165,6 +165,16 @@ class SlotCache(Cache):
         """Say where the next forward pass writes."""
         self._span = span
 
+    @property
+    def address(self) -> int | None:
+        """Where the first layer's keys are; None before the first pass."""
+        return self._slot_layers[0].buffers[0].data_ptr() if self._slot_layers else None
+
+    def fit(self, rows: int, length: int) -> None:
+        """Make room in every layer."""
+        for layer in self._slot_layers:
+            layer.fit(rows, length)
+
     def copy(self, source: int, target: int, length: int) -> None:
         """Give row ``target`` the first ``length`` tokens of row ``source``."""
         for layer in self._slot_layers:
@@ -187,7 +197,10 @@ class SlotReader:
     def __init__(
         self, module: nn.Module, *, context: int, slots: int, device: torch.device
     ) -> None:
-        self.cache = SlotCache(slots, context)
+        self.slots = slots
+        self.context = context
+        self.cache = SlotCache(slots + 1, context)
+        """One row more than there are slots: it belongs to nobody and takes what is not kept."""
         self._module = module
         self._device = device
         config: Any = module.config
@@ -216,12 +229,18 @@ class SlotReader:
         output: Any = self._module(
             input_ids=self._tensor(padded),
             position_ids=positions_BT,
-            attention_mask=self._mask(positions_BT, length),
+            attention_mask=self.mask(positions_BT, length),
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=1,
         )
         return output.logits[:, -1]
+
+    def reserve(self, length: int) -> None:
+        """Have room for ``length`` tokens in every row, and let it stay where it is."""
+        if self.cache.address is None:  # only a pass tells how many layers there are
+            self.read([Chunk(self.slots, 0, [0])])
+        self.cache.fit(self.slots + 1, length)
 
     @contextmanager
     def sampling(self) -> Generator[None]:
@@ -263,7 +282,8 @@ class SlotReader:
         pairs = zip(starts, lengths, strict=True)
         return self._tensor([start + t for start, count in pairs for t in range(count)])
 
-    def _mask(self, positions_BT: Tensor, length: int) -> Tensor | dict[str, Tensor]:
+    def mask(self, positions_BT: Tensor, length: int) -> Tensor | dict[str, Tensor]:
+        """What the tokens at ``positions_BT`` see of ``length``, for each kind of layer."""
         dtype = next(self._module.parameters()).dtype
         keys_K = torch.arange(length, device=self._device)
         queries_B1T1 = positions_BT[:, None, :, None]

@@ -1,0 +1,217 @@
+"""The next tokens of many replies: one pass for one token each, or on a GPU several from a graph.
+
+A small model's decoding step is hundreds of kernels of a few microseconds each, and launching them
+costs more than running them. A CUDA graph launches all with one call. It also feeds each token back
+by itself, so that several steps run before the host looks at what was written; what a reply got
+after its end is thrown away.
+
+Shapes: B replies, S steps, L tokens a row can look at, V vocabulary.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from grpo_cl.policy.draws import Draw, Drawn, draw, draw_rows, drawn
+from grpo_cl.policy.slots import Chunk, SlotReader, Span
+
+STEPS = 8
+"""Tokens that a graph writes before the host looks at them."""
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 384, 512)
+LENGTHS = (128, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144)
+"""Sizes that graphs are made for; above the last one, its multiples."""
+
+
+class EagerDecoder:
+    """One token at a time, on any device."""
+
+    steps = 1
+
+    def __init__(self, reader: SlotReader) -> None:
+        self._reader = reader
+
+    def decode(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> list[list[Drawn]]:
+        """The token after each chunk, which has one; each row gives ``steps`` draws."""
+        logits_BV = self._reader.read(chunks)
+        return [[one] for one in draw(logits_BV, [first for first, *_ in draws])]
+
+
+class GraphDecoder:
+    """Several tokens at a time from CUDA graphs, made as sizes are met, one after another.
+
+    On a CPU the same steps are run one by one: slower than need be, and the same tokens.
+    """
+
+    steps = STEPS
+
+    def __init__(self, module: nn.Module, reader: SlotReader) -> None:
+        self._module = module
+        self._reader = reader
+        self._graphs: dict[_Size, _Graph] = {}
+        is_gpu = next(module.parameters()).is_cuda
+        self._pool: Any = torch.cuda.graph_pool_handle() if is_gpu else None
+        self._stamp: tuple[object, ...] = ()
+
+    def decode(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> list[list[Drawn]]:
+        """``STEPS`` tokens for each of the rows 0 to B."""
+        assert [chunk.row for chunk in chunks] == list(range(len(chunks)))
+        rows = min(_fitting(len(chunks), ROWS), self._reader.slots)
+        longest = max(chunk.start for chunk in chunks) + 1 + STEPS
+        length = min(_fitting(longest, LENGTHS), self._reader.context)
+        self._reader.reserve(length)
+        if self._stamp != (stamp := self._current()):
+            self._graphs.clear()
+            self._stamp = stamp
+        size = _Size(rows, length, is_cut=any(row[0].top_p < 1 for row in draws))
+        if size not in self._graphs:
+            self._graphs[size] = _Graph(self._module, self._reader, size, self._pool)
+        return self._graphs[size].run(chunks, draws)
+
+    def _current(self) -> tuple[object, ...]:
+        """What a graph took for granted: where weights and cache are, which adapters act."""
+        adapters = (
+            tuple(self._module.active_adapters) if isinstance(self._module, PeftModel) else ()
+        )
+        weights = sum(weight.data_ptr() for weight in self._module.parameters())
+        return (*adapters, weights, self._reader.cache.address)
+
+
+def make_decoder(
+    module: nn.Module, reader: SlotReader, *, graphs: bool
+) -> EagerDecoder | GraphDecoder:
+    """Graphs where they are wanted, unless the weights are spread: those have no fixed place."""
+    is_spread = any(isinstance(weight, DTensor) for weight in module.parameters())
+    return GraphDecoder(module, reader) if graphs and not is_spread else EagerDecoder(reader)
+
+
+class _Size(NamedTuple):
+    """What one graph is good for."""
+
+    rows: int
+    length: int
+    is_cut: bool
+    """Whether any row has a ``top_p``, for which the vocabulary is sorted."""
+
+
+class _Inputs(NamedTuple):
+    """Tensors at fixed places that a graph reads, and changes as it goes on."""
+
+    step_1: Tensor
+    rows_B: Tensor
+    """Where keys and values are written; those of no reply go to a row of nobody's."""
+    positions_B: Tensor
+    tokens_B: Tensor
+    temperatures_B1: Tensor
+    top_ps_B1: Tensor
+    numbers_SB1: Tensor
+
+    @classmethod
+    def make(cls, rows: int, device: torch.device) -> "_Inputs":
+        def whole(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.long, device=device)
+
+        def real(*shape: int) -> Tensor:
+            return torch.ones(*shape, dtype=torch.double, device=device)
+
+        return cls(
+            whole(1), whole(rows), whole(rows), whole(rows),
+            real(rows, 1), real(rows, 1), real(STEPS, rows, 1) / 2,
+        )  # fmt: skip
+
+
+class _Graph:
+    """One step of decoding for a number of rows and a length."""
+
+    def __init__(self, module: nn.Module, reader: SlotReader, size: _Size, pool: Any) -> None:
+        self._module = module
+        self._reader = reader
+        self._rows, self._length, self._is_cut = size
+        device = next(module.parameters()).device
+        self._inputs = _Inputs.make(self._rows, device)
+        self._tokens_SB = torch.zeros(STEPS, self._rows, dtype=torch.double, device=device)
+        self._logprobs_SB = torch.zeros_like(self._tokens_SB)
+        self._replay = self._captured(pool) if device.type == "cuda" else self._step
+
+    def run(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> list[list[Drawn]]:
+        """The rows' tokens."""
+        self._set(chunks, draws)
+        for _ in range(STEPS):
+            self._replay()
+        pairs_SB2 = torch.stack([self._tokens_SB, self._logprobs_SB], dim=-1)
+        pairs_BS2 = pairs_SB2[:, : len(chunks)].transpose(0, 1).contiguous().cpu()  # one transfer
+        return [drawn(row) for row in pairs_BS2.tolist()]
+
+    def _set(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> None:
+        free = self._rows - len(chunks)
+        nobody = self._reader.slots
+        first = [row[0] for row in draws]
+        numbers = [[[row[step].number] for row in draws] + [[0.0]] * free for step in range(STEPS)]
+        values: tuple[list[Any], ...] = (
+            [0],
+            [*range(len(chunks)), *[nobody] * free],
+            [*(chunk.start for chunk in chunks), *[0] * free],
+            [*(chunk.ids[0] for chunk in chunks), *[0] * free],
+            [*([one.temperature] for one in first), *[[0.0]] * free],
+            [*([one.top_p] for one in first), *[[1.0]] * free],
+            numbers,
+        )
+        for tensor, value in zip(self._inputs, values, strict=True):
+            tensor.copy_(torch.tensor(value, dtype=tensor.dtype))
+
+    def _captured(self, pool: Any) -> Callable[[], None]:
+        """A graph of one step; lazy initialisation happens before, on a stream of its own."""
+        self._inputs.rows_B.fill_(self._reader.slots)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                self._step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            self._step()
+        return graph.replay
+
+    def _step(self) -> None:
+        given = self._inputs
+        positions_B1 = given.positions_B[:, None]
+        self._reader.cache.place(
+            Span(
+                rows=slice(0, self._rows),
+                rows_N=given.rows_B,
+                positions_N=given.positions_B,
+                sources_N=None,
+                num_rows=self._rows,
+                length=self._length,
+            )
+        )
+        output: Any = self._module(
+            input_ids=given.tokens_B[:, None],
+            position_ids=positions_B1,
+            attention_mask=self._reader.mask(positions_B1, self._length),
+            past_key_values=self._reader.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        numbers_B1 = given.numbers_SB1.index_select(0, given.step_1)[0]
+        top_ps_B1 = given.top_ps_B1 if self._is_cut else None
+        tokens_B, logprobs_B = draw_rows(
+            output.logits[:, -1], numbers_B1, given.temperatures_B1, top_ps_B1
+        )
+        self._tokens_SB.index_copy_(0, given.step_1, tokens_B[None].double())
+        self._logprobs_SB.index_copy_(0, given.step_1, logprobs_B[None].double())
+        given.tokens_B.copy_(tokens_B)
+        given.positions_B.add_(1).clamp_(max=self._length - 1)
+        given.step_1.add_(1)
+
+
+def _fitting(count: int, sizes: Sequence[int]) -> int:
+    """The smallest size that holds ``count``."""
+    if count <= sizes[-1]:
+        return sizes[bisect_left(sizes, count)]
+    return -(-count // sizes[-1]) * sizes[-1]
