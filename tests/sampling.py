@@ -1,5 +1,6 @@
 """A sampler over a small model, and the plain way to check what it writes."""
 
+import time
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import torch
 
 from architectures import CONTEXT, VOCABULARY
-from grpo_cl.policy.sampler import Completion, Request, TransformersSampler
+from grpo_cl.policy.sampler import Completion, Request, Sampler, TransformersSampler
+
+PATIENCE_S = 60.0
 
 
 def request(sequence: int, append: Sequence[int], **changes: Any) -> Request:
@@ -24,17 +27,20 @@ def request(sequence: int, append: Sequence[int], **changes: Any) -> Request:
     return plain._replace(**changes)
 
 
-def sampler(module: torch.nn.Module, slots: int = 4, context: int = CONTEXT) -> TransformersSampler:
-    return TransformersSampler(module, context=context, slots=slots, device="cpu")
+def sampler(
+    module: torch.nn.Module, slots: int = 4, context: int = CONTEXT, *, graphs: bool = False
+) -> TransformersSampler:
+    return TransformersSampler(module, context=context, slots=slots, device="cpu", graphs=graphs)
 
 
-def finish(engine: TransformersSampler, count: int) -> dict[int, Completion]:
+def finish(engine: Sampler, count: int) -> dict[int, Completion]:
     done: dict[int, Completion] = {}
-    for _ in range(1000):
+    given_up = time.monotonic() + PATIENCE_S
+    while time.monotonic() < given_up:
         done |= {completion.id: completion for completion in engine.poll()}
         if len(done) == count:
             return done
-    raise AssertionError(f"{len(done)} of {count} replies after 1000 rounds")
+    raise AssertionError(f"{len(done)} of {count} replies after {PATIENCE_S} s")
 
 
 def logits(module: torch.nn.Module, ids: Sequence[int]) -> torch.Tensor:

@@ -1,5 +1,6 @@
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from random import Random
 from typing import Any
 
@@ -7,9 +8,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from architectures import BUILDERS, GROUPED, SIZES, built, llama
+from architectures import BUILDERS, CONTEXT, GROUPED, SIZES, built, llama
 from grpo_cl.errors import ConfigError, ContextFullError
-from grpo_cl.policy.sampler import PREFILL_TOKENS
+from grpo_cl.policy.sampler import PREFILL_TOKENS, Sampler
 from sampling import (
     finish,
     greedy,
@@ -20,11 +21,27 @@ from sampling import (
     some_ids,
     tokens_read,
 )
+from serving import remote_sampler
+
+Make = Callable[..., Sampler]
 
 
 @pytest.fixture(scope="module")
 def model() -> torch.nn.Module:
     return built(llama)
+
+
+@pytest.fixture(params=["transformers", "graphs", "server"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    """Every sampler: in process by tokens and by graphs, and over a real server on loopback."""
+    with ExitStack() as stack:
+
+        def build(module: torch.nn.Module, slots: int = 4, context: int = CONTEXT) -> Sampler:
+            if request.param != "server":
+                return sampler(module, slots, context, graphs=request.param == "graphs")
+            return stack.enter_context(remote_sampler(module, slots=slots, context=context))
+
+        yield build
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
@@ -47,8 +64,10 @@ def test_greedy_turns_equal_reading_everything_again(
             history += done[index].ids
 
 
-def test_sequences_that_come_and_go_do_not_change_each_other(model: torch.nn.Module) -> None:
-    rng, engine = Random(3), sampler(model, slots=3)
+def test_sequences_that_come_and_go_do_not_change_each_other(
+    model: torch.nn.Module, make: Make
+) -> None:
+    rng, engine = Random(3), make(model, slots=3)
     histories: dict[int, list[int]] = {}
     waiting: set[int] = set()
     for moment in range(40):
@@ -97,9 +116,9 @@ def test_a_prompt_longer_than_one_pass_is_read_in_pieces() -> None:
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 1.0), (1.3, 0.6)])
 def test_logprobs_are_those_of_a_plain_forward_pass(
-    model: torch.nn.Module, temperature: float, top_p: float
+    model: torch.nn.Module, make: Make, temperature: float, top_p: float
 ) -> None:
-    engine, rng, histories = sampler(model), Random(1), [[0], [1], [2]]
+    engine, rng, histories = make(model), Random(1), [[0], [1], [2]]
     warm = {"temperature": temperature, "top_p": top_p, "max_new_tokens": 12}
     for turn in range(3):
         for index, history in enumerate(histories):
@@ -116,20 +135,22 @@ def test_logprobs_are_those_of_a_plain_forward_pass(
             assert completion.logprobs == pytest.approx(picked[:, 0].tolist(), abs=1e-4)
 
 
-def test_greedy_logprobs_are_at_temperature_one(model: torch.nn.Module) -> None:
-    engine = sampler(model)
+def test_greedy_logprobs_are_at_temperature_one(model: torch.nn.Module, make: Make) -> None:
+    engine = make(model)
     engine.submit([request(0, [1, 2, 3], max_new_tokens=1)])
     (completion,) = finish(engine, 1).values()
     expected = logits(model, [1, 2, 3])[-1].log_softmax(-1).max()
     assert completion.logprobs == pytest.approx([float(expected)], abs=1e-4)
 
 
-def test_a_reply_depends_on_its_seed_and_not_on_batch_mates(model: torch.nn.Module) -> None:
+def test_a_reply_depends_on_its_seed_and_not_on_batch_mates(
+    model: torch.nn.Module, make: Make
+) -> None:
     warm = {"temperature": 1.0, "max_new_tokens": 20}
-    alone = sampler(model)
+    alone = make(model)
     alone.submit([request(0, [1, 2, 3], seed=11, **warm)])
     expected = finish(alone, 1)[0]
-    crowd = sampler(model, slots=8)
+    crowd = make(model, slots=8)
     others = [request(n, [n] * n, seed=n, temperature=0.5 * (n % 3)) for n in range(1, 6)]
     crowd.submit([*others, request(0, [1, 2, 3], seed=11, **warm)])
     done = finish(crowd, 6)
@@ -140,11 +161,11 @@ def test_a_reply_depends_on_its_seed_and_not_on_batch_mates(model: torch.nn.Modu
     assert finish(alone, 1)[0].ids != expected.ids
 
 
-def test_a_reply_ends_with_a_stop_id_or_at_a_limit(model: torch.nn.Module) -> None:
+def test_a_reply_ends_with_a_stop_id_or_at_a_limit(model: torch.nn.Module, make: Make) -> None:
     written = greedy(model, [1, 2, 3], 6)
     stop = written[3]
     end = written.index(stop) + 1
-    engine = sampler(model, context=10)
+    engine = make(model, context=10)
     engine.submit([request(0, [1, 2, 3], stop_ids=(stop,))])
     engine.submit([request(1, [1, 2, 3], max_new_tokens=2)])
     engine.submit([request(2, [1, 2, 3], max_new_tokens=100)])
@@ -156,8 +177,9 @@ def test_a_reply_ends_with_a_stop_id_or_at_a_limit(model: torch.nn.Module) -> No
 
 def test_a_released_sequence_begins_anew_and_its_request_is_dropped(
     model: torch.nn.Module,
+    make: Make,
 ) -> None:
-    engine = sampler(model)
+    engine = make(model)
     engine.submit([request(0, [1, 2, 3]), request(1, [4])])
     engine.release(0)
     assert set(finish(engine, 1)) == {1}
@@ -184,17 +206,21 @@ def test_half_precision_models_are_sampled_in_half_precision() -> None:
     assert engine._reader.cache._slot_layers[0].buffers[0].dtype == torch.bfloat16
 
 
-def test_a_second_request_for_a_busy_sequence_is_refused(model: torch.nn.Module) -> None:
-    engine = sampler(model)
+def test_a_second_request_for_a_busy_sequence_is_refused(
+    model: torch.nn.Module, make: Make
+) -> None:
+    engine = make(model)
     engine.submit([request(0, [1])])
     with pytest.raises(ValueError, match="sequence 0 already waits"):
         engine.submit([request(0, [2])])
 
 
 @pytest.mark.parametrize("append", [[], [1] * 256])
-def test_a_prompt_must_fit_and_not_be_empty(model: torch.nn.Module, append: list[int]) -> None:
+def test_a_prompt_must_fit_and_not_be_empty(
+    model: torch.nn.Module, make: Make, append: list[int]
+) -> None:
     with pytest.raises(ContextFullError, match=r"sequence 0 would have \d+ tokens"):
-        sampler(model).submit([request(0, append)])
+        make(model).submit([request(0, append)])
 
 
 def test_layers_without_keys_and_values_are_refused(model: torch.nn.Module) -> None:

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from grpo_cl.roles import JudgeConfig, ModelsConfig, UserConfig
+from grpo_cl.roles import JudgeConfig, MemoryConfig, ModelsConfig, UserConfig
 from grpo_cl.types import Record, RewardType
 
 DATA_DIR_VARIABLE = "GRPO_CL_TAU2_DATA_DIR"
@@ -92,6 +92,31 @@ class SamplingConfig(Record):
     """Episodes decoded at once; more wait for a free place."""
     dialect: Literal["auto", "hermes", "llama", "mistral", "json", "compact"] = "auto"
     """How tool calls are written; ``auto`` asks the chat template."""
+    gpu_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """Share of a GPU's memory that vLLM takes in the trainer's process."""
+    cuda_graphs: bool = False
+    """Whether eight tokens at a time are written from CUDA graphs, whose cache stays allocated."""
+    release_cache: bool = False
+    """Whether vLLM's cache is given up between rollouts, so that its memory is the update's."""
+    engine: Literal["transformers", "vllm", "server"] = "transformers"
+    """Who writes: the trainer's own weights, vLLM in the same process, or ``servers``."""
+    servers: tuple[str, ...] = ()
+    """Addresses of vLLM or ``grpo-cl serve``, as in http://127.0.0.1:8000 (docs/serving.md)."""
+    publish_dir: Path | None = None
+    """Where servers find new weights; None is a folder of ``log_dir``."""
+    sync_tolerance: PositiveFloat | None = None
+    """How far a server's log-probs may be from the trainer's after new weights, in the mean over a
+    probe; None allows 0.001 in float32 and 0.2 in half precision."""
+
+    @model_validator(mode="after")
+    def _servers_have_a_use(self) -> Self:
+        if bool(self.servers) != (self.engine == "server"):
+            raise ValueError("sampling.servers and sampling.engine='server' go together")
+        if self.engine != "server" and (self.publish_dir or self.sync_tolerance):
+            raise ValueError(
+                "sampling.publish_dir and sampling.sync_tolerance are for sampling.engine='server'"
+            )
+        return self
 
 
 class LossConfig(Record):
@@ -234,6 +259,7 @@ class GRPOConfig(Record):
     models: ModelsConfig = ModelsConfig()
     sampling: SamplingConfig = SamplingConfig()
     reward: RewardConfig = RewardConfig()
+    memory: MemoryConfig = MemoryConfig()
     loss: LossConfig = LossConfig()
     lora: LoraConfig = LoraConfig()
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -25,6 +25,10 @@ class ModelCallError(GRPOCLError):
     """A model behind an API gave no usable reply; ends the episode, and nobody is blamed for it."""
 
 
+class EngineError(GRPOCLError):
+    """Who writes for the policy is gone or writes with other weights; ends the run, not a task."""
+
+
 class BudgetError(GRPOCLError):
     """What a run may spend on models behind an API is spent; the run can be resumed."""
 

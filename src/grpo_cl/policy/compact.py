@@ -1,8 +1,9 @@
 """How the embedded policy reads and writes: few tokens, nothing but the ticket and the calls.
 
 A conversation is ``<|ticket|>…<|call|>reply<|end|><|result|>…<|call|>reply<|end|>…``; a reply is a
-tool's name and its arguments as JSON, or text for the user. Every string value is written after a
-space, so that an id has the same tokens in a ticket, a result and a call and can be copied.
+tool's name and its arguments as JSON, or several in a row, or text for the user. Every string value
+is written after a space, so that an id has the same tokens in a ticket, a result and a call and can
+be copied.
 """
 
 import json
@@ -29,7 +30,8 @@ SPECIAL = (PAD, TICKET, USER, RESULT, CALL, END)
 LONGEST_RESULT = 384
 """Tokens kept of a tool's answer: a product with all its variants would fill the context."""
 
-_REPLY = re.compile(r"\s*(\w+)(\{.*\})\s*", re.DOTALL)
+_NAME = re.compile(r"\s*(\w+)(?=\{)")
+_DECODER = json.JSONDecoder(parse_constant=str)
 _PIECES = r" ?[^\s\dA-Z]+|\d|[A-Z]| |\s"
 """Digits and capitals stand alone, so that codes are spelled and never guessed as words."""
 
@@ -59,16 +61,16 @@ class CompactChat:
     def reply(self, message: Message) -> list[int]:
         """A message as the policy should write it."""
         calls = message.tool_calls or ()
-        text = _written(calls[0]) if calls else f" {message.content or ''}"
+        text = "".join(map(_written, calls)) if calls else f" {message.content or ''}"
         return [*self._encode(text), self._special[END]]
 
     def read(self, ids: Sequence[int]) -> Message:
-        """A reply as a message; what does not read as a call is text."""
+        """A reply as a message; what does not read as calls from end to end is text."""
         kept = [token for token in ids if token != self._special[END]]
         text = self._tokenizer.decode(kept, skip_special_tokens=False)
-        call = _parsed(text)
-        if call is not None:
-            return Message(role="assistant", tool_calls=(call,))
+        calls = _parsed(text)
+        if calls:
+            return Message(role="assistant", tool_calls=calls)
         return Message(role="assistant", content=text.strip().encode(errors="replace").decode())
 
     def _render(self, message: Message) -> list[int]:
@@ -111,16 +113,21 @@ def _spaced(value: Any) -> Any:
     return value
 
 
-def _parsed(text: str) -> ToolCall | None:
-    match = _REPLY.fullmatch(text)
-    if match is None:
-        return None
-    try:
-        arguments = _unspaced(json.loads(match[2], parse_constant=str))
-        json.dumps(arguments, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        return None
-    return ToolCall(name=match[1], arguments=arguments)
+def _parsed(text: str) -> tuple[ToolCall, ...]:
+    calls: list[ToolCall] = []
+    start = 0
+    while text[start:].strip():
+        match = _NAME.match(text, start)
+        if match is None:
+            return ()
+        try:
+            found, start = _DECODER.raw_decode(text, match.end())
+            arguments = _unspaced(found)
+            json.dumps(arguments, ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
+            return ()
+        calls.append(ToolCall(name=match[1], arguments=arguments))
+    return tuple(calls)
 
 
 def _unspaced(value: Any) -> Any:
@@ -164,5 +171,7 @@ def texts_of(scene: Scene, messages: Sequence[Message]) -> Iterator[str]:
     for message in messages:
         if message.role == "tool":
             yield _shortened(message.content or "")
+        elif message.role == "user":
+            yield f" {message.content or ''}"
         else:
-            yield " ".join(_written(call) for call in message.tool_calls or ())
+            yield "".join(map(_written, message.tool_calls or ()))

@@ -5,20 +5,14 @@ import torch
 from grpo_cl.config import GRPOConfig, LoraConfig
 from grpo_cl.policy.actor import PolicyActor
 from grpo_cl.policy.model import PolicyModel
-from grpo_cl.policy.sampler import TransformersSampler
+from grpo_cl.policy.sampler import Sampler
 from grpo_cl.policy.tabular import TabularActor, TabularChat
 
 
 def policy_actor(
-    model: PolicyModel, config: GRPOConfig, *, temperature: float
+    model: PolicyModel, sampler: Sampler, config: GRPOConfig, *, temperature: float
 ) -> PolicyActor | TabularActor:
-    """An actor that writes with a model's weights."""
-    sampler = TransformersSampler(
-        model.module,
-        context=model.context,
-        slots=config.sampling.slots,
-        device=model.device,
-    )
+    """An actor that writes in a model's way what a sampler draws."""
     actor = PolicyActor(
         model.chat,
         sampler,

@@ -29,6 +29,7 @@ from grpo_cl.policy.batching import (
 from grpo_cl.policy.loss import LossBatch, LossMetrics, policy_loss
 from grpo_cl.policy.model import PolicyModel
 from grpo_cl.policy.optimizer import Descent, LearnerState, Optimizer, Transform, summary
+from grpo_cl.policy.peaks import Meter, Peaks, meter_of
 from grpo_cl.policy.ranks import Ranks
 from grpo_cl.policy.sharding import drop_whole, shard_policy
 from grpo_cl.types import TrajectoryGroup
@@ -72,7 +73,13 @@ class Learner:
     """Improves a policy; holds what outlives an update."""
 
     def __init__(
-        self, policy: PolicyModel, config: GRPOConfig, ranks: Ranks, *, shard: bool = False
+        self,
+        policy: PolicyModel,
+        config: GRPOConfig,
+        ranks: Ranks,
+        *,
+        shard: bool = False,
+        meter: Meter | None = None,
     ) -> None:
         self.policy = policy
         self.config = config
@@ -81,6 +88,7 @@ class Learner:
         if self._is_sharded:
             shard_policy(policy.module, ranks)
         self._optimizer = Optimizer(policy.trainable(), config)
+        self._peaks = Peaks(meter or meter_of(policy.device))
 
     def update(
         self,
@@ -101,6 +109,7 @@ class Learner:
         descents: list[Descent] = []
         with self.learning(samples) as (batches, numbers):
             references = self._reference_logprobs(batches)
+            self._peaks.end("score")
             for _ in range(self.config.loss.updates_per_batch):
                 losses = self._losses(batches, references, olds, tally)
                 made = self.descend(losses, samples, auxiliary=auxiliary, transform=transform)
@@ -143,13 +152,10 @@ class Learner:
         self._check_agreement(samples)
         started = time.perf_counter()
         numbers: dict[str, float] = {}
-        is_gpu = self.policy.device.type == "cuda"
-        if is_gpu:
-            torch.cuda.reset_peak_memory_stats(self.policy.device)
+        self._peaks.end("sample")
         yield self._passes(samples), numbers
-        if is_gpu:
-            peak = torch.cuda.max_memory_allocated(self.policy.device) / 2**20
-            numbers |= self.ranks.maximum({"peak_memory_mb": peak})
+        self._peaks.end("update")
+        numbers |= self.ranks.maximum(self._peaks.take())
         numbers["tokens"] = float(sum(sum(sample.trace.mask) for sample in samples))
         numbers["update_s"] = time.perf_counter() - started
 
@@ -207,13 +213,12 @@ class Learner:
         budget = self.config.optimizer.micro_batch_tokens
         plans = [micro_batches(share, budget) for share in spread(samples, self.ranks.world_size)]
         own = plans[self.ranks.rank]
-        if not self._is_sharded or not samples:
-            return [collate(part, self.policy.device) for part in own]
-        # Every rank takes part in every call of the module: one that is done goes on with a sample
-        # of no weight, and none makes two calls to share a beginning.
-        idle = min(samples, key=lambda sample: sample.length)._replace(weight=0.0)
-        own += [[idle]] * (max(map(len, plans)) - len(own))
-        return [collate(part, self.policy.device)._replace(shared=0) for part in own]
+        if self._is_sharded and samples:
+            # Every rank takes part in every call of the module: one that is done goes on with a
+            # sample of no weight.
+            idle = min(samples, key=lambda sample: sample.length)._replace(weight=0.0)
+            own += [[idle]] * (max(map(len, plans)) - len(own))
+        return [collate(part, self.policy.device) for part in own]
 
     def _losses(
         self,
@@ -233,7 +238,7 @@ class Learner:
                 batch.attention_BT,
                 temperature=self.config.temperature,
                 mask_BT=batch.mask_BT,
-                shared=batch.shared,
+                layout=batch.layout,
             )
             if len(olds) == number:
                 olds.append(scores.logprobs_BT.detach())
@@ -263,7 +268,7 @@ class Learner:
                     batch.attention_BT,
                     temperature=self.config.temperature,
                     mask_BT=batch.mask_BT,
-                    shared=batch.shared,
+                    layout=batch.layout,
                 ).logprobs_BT
                 for batch in batches
             ]

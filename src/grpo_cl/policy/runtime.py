@@ -14,6 +14,7 @@ from grpo_cl.errors import ConfigError
 from grpo_cl.metrics.rmatrix import Drift
 from grpo_cl.policy.actor import PolicyActor
 from grpo_cl.policy.drift import Past
+from grpo_cl.policy.engines import Engine, own_sampler
 from grpo_cl.policy.frozen import frozen_policy, policy_actor
 from grpo_cl.policy.learner import Learner
 from grpo_cl.policy.model import PolicyModel
@@ -58,6 +59,7 @@ class PolicyRuntime:
         self.model = PolicyModel.load(config, device=self.ranks.device)
         use_few_threads(self.model)
         self.learner = Learner(self.model, config, self.ranks, shard=is_sharded)
+        self._engine = Engine(self.model, config, self.ranks)
         self._past = Past(self.learner) if config.evaluation.drift else None
 
     @property
@@ -67,11 +69,13 @@ class PolicyRuntime:
 
     def actor(self, *, temperature: float) -> PolicyActor | TabularActor:
         """An actor that writes with today's weights."""
-        return policy_actor(self.model, self.config, temperature=temperature)
+        sampler = self._engine.sampler()
+        return policy_actor(self.model, sampler, self.config, temperature=temperature)
 
     def frozen_actor(self, *, temperature: float) -> PolicyActor | TabularActor:
         """An actor that writes with the weights the run started from."""
-        return policy_actor(self._frozen, self.config, temperature=temperature)
+        sampler = own_sampler(self._frozen, self.config)
+        return policy_actor(self._frozen, sampler, self.config, temperature=temperature)
 
     @cached_property
     def _frozen(self) -> PolicyModel:
@@ -90,6 +94,7 @@ class PolicyRuntime:
 
     def spread(self, count: int, run: Callable[[Sequence[int]], Sequence[Any]]) -> list[Any]:
         """``run`` over the numbers below ``count``, each by one process; all get all results."""
+        self._engine.refresh()  # no sooner: an algorithm may play with other weights
         mine = list(range(self.ranks.rank, count, self.ranks.world_size))
         with gathered(self.model.module):  # a process plays its episodes at its own pace
             made = list(run(mine))

@@ -6,6 +6,7 @@ from multiprocessing import get_context
 from random import Random
 from typing import NamedTuple, Protocol
 
+from grpo_cl.config import GRPOConfig
 from grpo_cl.demonstrations import agent_turns, demonstrate
 from grpo_cl.domains import load_domain
 from grpo_cl.errors import ConfigError
@@ -33,6 +34,8 @@ class Lesson(NamedTuple):
     is_compact: bool
     mistakes: float = 0.0
     """Share of the demonstrations that have one."""
+    config: GRPOConfig = GRPOConfig()
+    """Whose dials the domain has, where it has any."""
 
 
 class Conversing(Protocol):
@@ -53,7 +56,7 @@ class Conversing(Protocol):
 
 def examples(lesson: Lesson) -> list[Example]:
     """The demonstrations of one lesson; tasks that cannot be demonstrated alone are left out."""
-    domain = load_domain(lesson.domain)
+    domain = load_domain(lesson.domain).configured(lesson.config)
     tasks = domain.generate(
         seed=lesson.seed, count=lesson.num_tasks, split="train", difficulty=lesson.difficulty
     )
@@ -63,10 +66,11 @@ def examples(lesson: Lesson) -> list[Example]:
         is_careless = rng.random() < lesson.mistakes
         solved = demonstrate(domain, task, careless=rng if is_careless else None)
         if solved is not None:
-            system = system_prompt(domain, task, solo=True, compact=lesson.is_compact)
-            tools = () if lesson.is_compact else domain.tools(solo=True)
+            solo = solved.solo
+            system = system_prompt(domain, task, solo=solo, compact=lesson.is_compact)
+            tools = () if lesson.is_compact else domain.tools(solo=solo)
             found.append(
-                Example(Scene(task, system, tools, solo=True, seed=0), agent_turns(solved))
+                Example(Scene(task, system, tools, solo=solo, seed=0), agent_turns(solved))
             )
     return found
 
@@ -86,23 +90,25 @@ def all_examples(lessons: Iterable[Lesson], *, workers: int) -> Iterator[list[Ex
 
 def trace(chat: Conversing, example: Example, *, context: int) -> TokenTrace | None:
     """The example as the policy would have read and written it; None if it does not fit."""
-    ids = chat.opening(example.scene, ())
-    mask = [False] * len(ids)
+    ids: list[int] = []
+    mask: list[bool] = []
     turns: list[tuple[int, int]] = []
     waiting: list[Message] = []
     for message in example.messages:
         if message.role != "assistant":
             waiting.append(message)
             continue
-        if turns:
-            between = chat.continuation(waiting, ended=True)
-            ids += between
-            mask += [False] * len(between)
-            waiting = []
+        between = (
+            chat.continuation(waiting, ended=True)
+            if turns
+            else chat.opening(example.scene, waiting)
+        )
+        waiting = []
         reply = chat.reply(message)
+        ids += between
         turns.append((len(ids), len(ids) + len(reply)))
         ids += reply
-        mask += [True] * len(reply)
+        mask += [False] * len(between) + [True] * len(reply)
     if len(ids) > context:
         return None
     logprobs = (0.0,) * sum(mask)

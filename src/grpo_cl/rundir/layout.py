@@ -136,6 +136,11 @@ class RunDir:
         """Where the run can go on from."""
         return self.root / "checkpoints"
 
+    @property
+    def published_dir(self) -> Path:
+        """Weights on their way to the servers that write for the run."""
+        return self.root / "published"
+
     def plot(self, name: str) -> Path:
         """The figure called ``name``, whatever characters that has."""
         return self.plots_dir / file_name(name, ".png")
