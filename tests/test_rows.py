@@ -8,7 +8,7 @@ from datasets import load_dataset
 from grpo_cl.cli import main
 from grpo_cl.domains import load_domain
 from grpo_cl.errors import ConfigError
-from grpo_cl.rows import divide
+from grpo_cl.rows import divide, read_table
 from grpo_cl.types import Task
 
 
@@ -87,3 +87,22 @@ def test_a_file_without_domains_asks_for_one(
     status = main(["prepare-data", "--input_path", str(tasks), "--output_dir", str(tmp_path)])
     assert status == 2
     assert "--domains" in capsys.readouterr().err
+
+
+def test_the_tasks_of_a_table_are_read_back_as_they_were(folder: Path) -> None:
+    table = read_table(folder / "train.parquet")
+    assert table.user == "solo"
+    assert [task.id for task in table.tasks] == [
+        row["extra_info"]["task_id"] for row in read(folder, "train")
+    ]
+    for task in table.tasks:
+        assert task == load_domain(task.domain, None).task(task.id)
+
+
+def test_a_file_that_is_no_table_of_tasks_is_refused_by_name(tmp_path: Path) -> None:
+    other = tmp_path / "other.parquet"
+    other.write_text("not a table")
+    with pytest.raises(ConfigError, match=r"other\.parquet.* is no table"):
+        read_table(other)
+    with pytest.raises(ConfigError, match="is no table"):
+        read_table(tmp_path / "absent.parquet")

@@ -92,6 +92,32 @@ def _lines(text: str) -> list[Any]:
     return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
+class Table(NamedTuple):
+    """What rows were made of."""
+
+    tasks: list[Task]
+    """In the order of the rows."""
+    user: str
+
+
+def read_table(path: Path) -> Table:
+    """The tasks of a table that ``row`` made the rows of, and who talks to the agent in them."""
+    from pyarrow import ArrowException, parquet  # noqa: PLC0415  # slow to import
+
+    try:
+        found = parquet.read_table(path, columns=["extra_info"]).to_pylist()
+        told = [row["extra_info"] for row in found]
+        tasks = [Task.model_validate_json(info["task"]) for info in told]
+        users = {info["user"] for info in told}
+    except (OSError, ArrowException, KeyError, ValidationError) as error:
+        raise ConfigError(
+            f"{str(path)!r} is no table of grpo-cl prepare-data or plan: {error}"
+        ) from error
+    if len(users) != 1:
+        raise ConfigError(f"{str(path)!r} needs rows of one user strategy, not {sorted(users)}")
+    return Table(tasks, users.pop())
+
+
 def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write rows as parquet."""
     import pyarrow  # noqa: PLC0415  # slow to import, and only needed here

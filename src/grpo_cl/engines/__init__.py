@@ -1,0 +1,1 @@
+"""Our tasks, users and rewards inside other training engines: docs/engines/."""

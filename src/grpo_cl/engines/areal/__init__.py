@@ -1,0 +1,1 @@
+"""Episodes inside AReaL: a rollout workflow and the command that trains with it."""

@@ -1,0 +1,1 @@
+"""Episodes inside TRL: environments and rollouts for its ``GRPOTrainer``, and the command."""

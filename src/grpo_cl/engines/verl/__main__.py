@@ -1,0 +1,24 @@
+"""``python -m grpo_cl.engines.verl data.train_files=… …``: verl trains on our episodes."""
+
+import logging
+import sys
+from collections.abc import Sequence
+
+from grpo_cl.engines.missing import require_packages
+from grpo_cl.errors import GRPOCLError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train with verl's own settings; returns the exit status."""
+    try:
+        require_packages("verl", "verl", "ray", "hydra")
+        from grpo_cl.engines.verl.training import train  # noqa: PLC0415  # needs the engine
+
+        return train(argv)
+    except GRPOCLError as error:
+        logging.getLogger("grpo_cl").error("%s", error)  # noqa: TRY400  # a sentence is enough
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
