@@ -1,0 +1,50 @@
+#!/bin/bash
+#SBATCH --job-name=grpo-cl
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=64
+#SBATCH --signal=TERM@300
+#SBATCH --open-mode=append
+#
+# One run over all nodes of the job: docs/multi-node.md. Settings of the run are the words after it:
+#   sbatch configs/cluster/slurm.sh --config run.yaml sharding=fsdp log_dir=/shared/runs/one
+#
+# SERVER_NODES=1 keeps the last nodes of the job for vLLM, one server per GPU of MODEL, and the run
+# is told of them. log_dir and MODEL must be on a file system that all nodes see.
+set -euo pipefail
+
+server_nodes=${SERVER_NODES:-0}
+gpus=${GPUS_PER_NODE:-8}
+port=${PORT:-29500}
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+train_nodes=$((${#nodes[@]} - server_nodes))
+if [ "$train_nodes" -lt 1 ]; then
+    echo "SERVER_NODES=$server_nodes leaves no node of ${#nodes[@]} to train on" >&2
+    exit 2
+fi
+
+join() { local IFS=,; echo "$*"; }
+trainers=$(join "${nodes[@]:0:train_nodes}")
+servers=()
+if [ "$server_nodes" -gt 0 ]; then
+    : "${MODEL:?name the model to serve with MODEL}"
+    for node in "${nodes[@]:train_nodes}"; do
+        for ((gpu = 0; gpu < gpus; gpu++)); do
+            servers+=("http://$node:$((8000 + gpu))")
+            srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" \
+                env CUDA_VISIBLE_DEVICES="$gpu" VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 \
+                VLLM_SERVER_DEV_MODE=1 \
+                vllm serve "$MODEL" --host "$node" --port "$((8000 + gpu))" --enable-lora &
+        done
+    done
+    for server in "${servers[@]}"; do
+        until curl --silent --fail --output /dev/null "$server/health"; do sleep 5; done
+    done
+    set -- "$@" "sampling.engine=server" "sampling.servers=[$(join "${servers[@]}")]"
+fi
+
+# One torchrun per node; the first node of the job holds the rendezvous.
+srun --nodes="$train_nodes" --ntasks="$train_nodes" --ntasks-per-node=1 --nodelist="$trainers" \
+    torchrun --nnodes="$train_nodes" --nproc_per_node="$gpus" --rdzv_backend=c10d \
+    --rdzv_endpoint="${nodes[0]}:$port" --rdzv_id="$SLURM_JOB_ID" -m grpo_cl.train "$@"
