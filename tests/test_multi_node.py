@@ -13,13 +13,15 @@ import torch
 from safetensors.torch import load_file
 
 from grpo_cl.metrics.tracker import read_metrics
+from grpo_cl.policy.model import PolicyModel
 from grpo_cl.policy.tiny_model import Size
 from grpo_cl.rundir import RunDir
-from small_runs import make_policy
+from serving import served
+from small_runs import make_policy, small_config
 
 TESTS = Path(__file__).parent
 CLUSTER = TESTS.parent / "configs" / "cluster"
-SHARDED = json.dumps({"sharding": "fsdp", "num_steps_per_task": 1})
+SHARDED = {"sharding": "fsdp", "num_steps_per_task": 1}
 
 
 def free_port() -> int:
@@ -28,11 +30,18 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def run_nodes(launches: Sequence[Sequence[str]], policy: Path, log_dir: Path) -> None:
+def run_nodes(
+    launches: Sequence[Sequence[str]], policy: Path, log_dir: Path, **settings: object
+) -> None:
     """Start one torchrun per node and wait for all of them."""
     path = f"{TESTS}:{TESTS.parent / 'src'}"
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    words = [str(TESTS / "small_runs.py"), str(policy), str(log_dir), SHARDED]
+    words = [
+        str(TESTS / "small_runs.py"),
+        str(policy),
+        str(log_dir),
+        json.dumps(SHARDED | settings),
+    ]
     nodes = [
         subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", *launch, *words],
@@ -53,20 +62,31 @@ def run_nodes(launches: Sequence[Sequence[str]], policy: Path, log_dir: Path) ->
 
 
 @pytest.mark.slow
-def test_two_nodes_learn_what_two_processes_of_one_node_learn(tmp_path: Path):
+def test_two_nodes_learn_what_one_learns_and_so_with_a_rollout_server(tmp_path: Path):
     policy = make_policy(tmp_path / "policy", Size(width=64, layers=2))
     one, two = tmp_path / "one", tmp_path / "two"
     run_nodes([["--standalone", "--nproc_per_node=2"]], policy, one)
-    endpoint = f"--rdzv_endpoint=localhost:{free_port()}"
-    node = ["--nnodes=2", "--nproc_per_node=1", "--rdzv_backend=c10d", endpoint, "--rdzv_id=two"]
-    run_nodes([node, node], policy, two)
+    run_nodes(two_nodes(), policy, two)
     assert read_metrics(two) == read_metrics(one)
-    weights, expected = (
-        load_file(RunDir(run).stage_checkpoint(1).model_dir / "model.safetensors")
-        for run in (two, one)
-    )
+    weights, expected = final_weights(two), final_weights(one)
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+    config = small_config(policy, tmp_path)
+    with served(PolicyModel.load(config), config, slots=8, folders=[tmp_path]) as server:
+        sampling = config.sampling.model_dump() | {"engine": "server", "servers": [server.url]}
+        run_nodes(two_nodes(), policy, tmp_path / "served", sampling=sampling)
+    weights = final_weights(tmp_path / "served")
+    assert all(torch.allclose(weights[name], expected[name], atol=1e-5) for name in expected)
+
+
+def two_nodes() -> list[list[str]]:
+    endpoint = f"--rdzv_endpoint=localhost:{free_port()}"
+    return [["--nnodes=2", "--nproc_per_node=1", "--rdzv_backend=c10d", endpoint]] * 2
+
+
+def final_weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(RunDir(run).stage_checkpoint(1).model_dir / "model.safetensors")
 
 
 def test_the_scripts_for_clusters_can_be_read_by_what_runs_them():

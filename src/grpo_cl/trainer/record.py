@@ -22,8 +22,12 @@ from grpo_cl.types import TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
-TIMES = ("step_s", "rollout_s", "update_s", "play_s", "tokens_per_s", "peak_memory_mb")
-"""Numbers of the clock: they have a journal of their own, which no resume cuts back."""
+TIMES = (
+    *("step_s", "rollout_s", "update_s", "play_s", "tokens_per_s"),
+    *("peak_sample_mb", "peak_score_mb", "peak_update_mb"),
+)
+"""Numbers of the clock and of a GPU's memory: they have a journal of their own, which no resume
+cuts back."""
 
 
 Parts = tuple[Callable[[Path], None], Callable[[Path], None]]

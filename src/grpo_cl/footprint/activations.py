@@ -1,0 +1,129 @@
+"""Bytes that a pass keeps for its way back, and needs besides while it is under way.
+
+Per token of one layer unless a pass is given. The operations are those of transformers' models,
+one tensor each; docs/memory-use.md lists them. Letters there: D the hidden size, H and J the
+widths of queries and keys, I the intermediate size, e bytes of a number.
+"""
+
+from grpo_cl.footprint.plan import Pass, Plan
+
+FLOAT = 4
+"""Bytes of a number in float32, in which norms, adapters and the loss are computed."""
+NORM_BACKWARD = 18
+"""Bytes per hidden number that the backward pass of a norm adds: gradients and products."""
+
+
+def saved_by_layer(plan: Plan, work: Pass) -> int:
+    """What autograd keeps of one layer in a pass."""
+    each = _norms(plan) + _mlp(plan) + _adapters(plan)
+    return work.tokens * each + _attention(plan, work)
+
+
+def saved_outside(plan: Plan) -> int:
+    """What it keeps of the last norm, and the token's number."""
+    return _norm(plan, plan.shape.hidden_size, 1) + 8
+
+
+def backward_of_layer(plan: Plan) -> int:
+    """What the way back through one layer adds to what is kept: gradients inside the MLP."""
+    item = FLOAT if plan.has_adapters else plan.item
+    return 2 * item * plan.shape.intermediate_size + plan.item * plan.shape.hidden_size
+
+
+def backward_of_norm(plan: Plan) -> int:
+    """What the way back through the last norm adds, when everything is still kept."""
+    return NORM_BACKWARD * plan.shape.hidden_size
+
+
+def forward_of_layer(plan: Plan, *, has_adapters: bool) -> int:
+    """What one layer holds at most when nothing is kept."""
+    shape = plan.shape
+    # An adapter's output, its scaled copy and the sum are float32, beside the gate.
+    inner = plan.item + 3 * FLOAT if has_adapters else 3 * plan.item
+    return inner * shape.intermediate_size + 3 * plan.item * shape.hidden_size
+
+
+def backward_of_attention(plan: Plan, work: Pass) -> int:
+    """What the way back through attention adds in a layer whose MLP is done already.
+
+    Gradients of keys and values are made for every query head, those of queries in float32.
+    """
+    shape = plan.shape
+    keys = 2 * plan.item * work.keys * (shape.query_width + shape.key_width)
+    queries = FLOAT * work.tokens * shape.query_width
+    return keys + queries + 2 * _largest_weights(plan) - work.tokens * _mlp(plan)
+
+
+def forward_of_attention(plan: Plan, work: Pass) -> int:
+    """What attention holds at most in one layer when nothing is kept."""
+    shape = plan.shape
+    width = shape.hidden_size + 2 * (shape.query_width + shape.key_width)
+    return plan.item * work.tokens * width + 3 * _largest_weights(plan)
+
+
+def _largest_weights(plan: Plan) -> int:
+    """Attention weights of the largest segment; the plain kernel takes one after another."""
+    if not is_plain(plan):
+        return 0
+    pairs = plan.length**2
+    if plan.is_family:
+        pairs = max(plan.prompt_tokens**2, plan.reply_tokens * plan.length)
+    return FLOAT * plan.shape.num_attention_heads * pairs
+
+
+def is_plain(plan: Plan) -> bool:
+    """Whether attention on a GPU keeps all its weights.
+
+    Flash attention has no float32, and the kernel that has it takes no shared key heads.
+    """
+    shape = plan.shape
+    return plan.item == FLOAT and shape.num_attention_heads != shape.num_key_value_heads
+
+
+def _norm(plan: Plan, width: int, count: int) -> int:
+    """A norm over ``count`` parts of ``width`` numbers: its input, its output before the weight."""
+    learned = 0 if plan.has_adapters else plan.item
+    if learned and plan.shape.family.has_float_norms:
+        learned = FLOAT
+    return count * (width * (FLOAT + learned) + FLOAT)
+
+
+def _norms(plan: Plan) -> int:
+    shape = plan.shape
+    # What queries, keys, values and the MLP read; an adapter keeps its own copy.
+    read = 0 if plan.has_adapters else 2 * plan.item * shape.hidden_size
+    heads = shape.num_attention_heads + shape.num_key_value_heads
+    own = _norm(plan, shape.head_dim, heads) if shape.family.has_head_norms else 0
+    return 2 * _norm(plan, shape.hidden_size, 1) + read + own
+
+
+def _attention(plan: Plan, work: Pass) -> int:
+    """Queries, keys, values, output, and a normaliser of each head, or all weights."""
+    shape = plan.shape
+    heads, queries = shape.num_attention_heads, 2 * work.tokens * shape.query_width
+    if is_plain(plan):
+        repeated = queries + 2 * work.keys * shape.query_width
+        return FLOAT * (repeated + heads * work.pairs)
+    numbers = queries + 2 * work.keys * shape.key_width
+    return plan.item * numbers + FLOAT * heads * work.tokens
+
+
+def _mlp(plan: Plan) -> int:
+    """Gate, its activation and the other branch; their product where a matrix learns from it."""
+    tensors = 3 if plan.has_adapters else 4
+    return tensors * plan.item * plan.shape.intermediate_size
+
+
+def _adapters(plan: Plan) -> int:
+    """Inputs of adapters in float32, a copy for each unless they have that precision already."""
+    lora, shape = plan.config.lora, plan.shape
+    if not plan.has_adapters:
+        return 0
+    adapted = shape.adapted(lora.targets)
+    inner = FLOAT * lora.r * len(adapted)
+    dropped = sum(linear.inputs for linear in adapted) if lora.dropout else 0
+    if plan.item < FLOAT or lora.dropout:
+        return inner + dropped + FLOAT * sum(linear.inputs for linear in adapted)
+    # What attention returns is kept by attention already.
+    sources = {linear.source: linear.inputs for linear in adapted if linear.source != "attended"}
+    return inner + FLOAT * sum(sources.values())
