@@ -22,6 +22,7 @@ SPLITS = {
     "mock": {"base": 9},
     "banking_knowledge": {"base": 97},
     "doordash": {"train": 74, "test": 40, "base": 114},
+    "memory": {"train": 74, "test": 40, "base": 114},
 }
 TOOLS = {
     "airline": 14,
@@ -30,6 +31,7 @@ TOOLS = {
     "mock": 4,
     "banking_knowledge": 15,
     "doordash": 20,
+    "memory": 5,
 }
 
 
@@ -44,7 +46,7 @@ def test_splits_have_the_sizes_of_the_reference(domain: GetDomain, name: str) ->
     assert {split: len(ids) for split, ids in domain(name).splits.items()} == SPLITS[name]
 
 
-@pytest.mark.parametrize("name", ["airline", "retail", "telecom", "doordash"])
+@pytest.mark.parametrize("name", ["airline", "retail", "telecom", "doordash", "memory"])
 def test_train_and_test_share_no_task(domain: GetDomain, name: str) -> None:
     splits = domain(name).splits
     assert not set(splits["train"]) & set(splits["test"])
@@ -165,7 +167,7 @@ def test_a_wrong_call_is_answered_as_the_reference_does(
     "value", [None, 5, [], {}, "", [[1]], {"a": None}, True, 1e308, "x" * 5000]
 )
 @pytest.mark.parametrize(
-    "name", ["airline", "retail", "telecom", "mock", "banking_knowledge", "doordash"]
+    "name", ["airline", "retail", "telecom", "mock", "banking_knowledge", "doordash", "memory"]
 )
 def test_no_value_of_any_argument_of_any_tool_escapes_as_an_exception(
     domain: GetDomain, name: str, value: object

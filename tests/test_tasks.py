@@ -86,10 +86,11 @@ def test_weights_favour_tasks_that_sometimes_succeed() -> None:
     assert len(drawn) > 2
 
 
-def test_generated_tasks_join_the_training_tasks() -> None:
-    tasks = loader(tasks={"generated": 12, "difficulty": 0.0})
-    assert len(tasks.train_tasks("airline")) == 42
-    assert all("gen-train" in task.id for task in tasks.train_tasks("airline")[30:])
+@pytest.mark.parametrize(("name", "own"), [("airline", 30), ("memory", 74)])
+def test_generated_tasks_join_the_training_tasks(name: str, own: int) -> None:
+    tasks = loader(task_order=(name,), tasks={"generated": 12, "difficulty": 0.0})
+    assert len(tasks.train_tasks(name)) == own + 12
+    assert all("gen-train" in task.id for task in tasks.train_tasks(name)[own:])
 
 
 def test_a_domain_without_a_split_is_cut_the_same_way_for_every_seed() -> None:

@@ -61,7 +61,8 @@ def test_it_solves_some_test_tasks_and_not_most(tmp_path: Path) -> None:
 
 def test_it_is_part_of_the_wheel() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    assert build == {"targets": {"wheel": {"packages": ["src/grpo_cl"]}}}  # and nothing left out
+    packages = ["src/grpo_cl", "src/grpo_cl_verifiers"]
+    assert build == {"targets": {"wheel": {"packages": packages}}}  # and nothing left out
     # Beyond that hatchling leaves out what git ignores.
     command = ["git", "-C", str(ROOT), "check-ignore", *map(str, TINY.iterdir())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -87,11 +87,24 @@ def action_advantages(
     An index that only one episode reaches has no peers and gets 0.
     """
     returns = [None if row is None else returns_to_go(row, gamma) for row in rewards_per_action]
-    played = [row for row in returns if row is not None]
-    # Column t holds None for episodes that ended before their t-th action.
-    columns = [group_advantages(column, "mean") for column in zip_longest(*played)]
+    return step_advantages(returns, "mean")
+
+
+def step_advantages(
+    rewards_per_step: Sequence[Sequence[float] | None], kind: Baseline
+) -> tuple[tuple[float, ...] | None, ...]:
+    """Each step's reward over the group's baseline for the same step.
+
+    What all steps at one place have in common, easy or hard, says nothing about any of them. A step
+    that only one episode reaches has no peers and gets 0.
+    """
+    played = [row for row in rewards_per_step if row is not None]
+    # Column t holds None for episodes that ended before their t-th step.
+    columns = [group_advantages(column, kind) for column in zip_longest(*played)]
     rows = iter(range(len(played)))
-    return tuple(None if row is None else _row(columns, next(rows), len(row)) for row in returns)
+    return tuple(
+        None if row is None else _row(columns, next(rows), len(row)) for row in rewards_per_step
+    )
 
 
 def token_advantages(trace: TokenTrace, advantages: float | Sequence[float]) -> tuple[float, ...]:

@@ -42,7 +42,7 @@ class HostedAgent:
 
     async def act(self, messages: Sequence[Message]) -> Message:
         """The model's next message; ``ModelCallError`` where its endpoint fails."""
-        seen = [message for message in messages if _agent_sees(message)]
+        seen = [message for message in messages if agent_sees(message)]
         if not any(message.role == "user" for message in seen):
             seen.insert(0, Message(role="user", content=OPENING))
         prompt = Prompt(self._scene.system, seen, self._scene.tools)
@@ -62,7 +62,8 @@ class HostedAgent:
         return Message(role="assistant", content=content, tool_calls=calls or None)
 
 
-def _agent_sees(message: Message) -> bool:
+def agent_sees(message: Message) -> bool:
+    """Whether an agent reads a message: what users do on their own devices stays with them."""
     if message.role == "tool":
         return message.requestor == "assistant"
     return message.role != "user" or not message.tool_calls

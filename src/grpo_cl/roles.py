@@ -1,9 +1,16 @@
-"""Sections of a run's description for the parts that models behind an API play in it."""
+"""Sections of a run's description for those who take part in it besides the policy."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    JsonValue,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from grpo_cl.records import Record
 
@@ -70,4 +77,56 @@ class JudgeConfig(Record):
     def _votes_can_differ(self) -> Self:
         if self.votes > 1 and not self.temperature:
             raise ValueError("judge.votes above 1 need judge.temperature above 0, or all agree")
+        return self
+
+
+class AnswererConfig(Record):
+    """Who answers the questions about a memory, and how much of it may be read for each."""
+
+    model: str | None = None
+    """PROVIDER/MODEL as for ``user.model``; None for the reader of generated instances, which is no
+    model."""
+    base_url: str | None = None
+    temperature: Temperature = 0.0
+    max_tokens: PositiveInt = 64
+    """Of one answer."""
+    context_tokens: PositiveInt = 256
+    """Of what is read for one question, the core text included."""
+    context_entries: PositiveInt = 10
+    question_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Of an instance's questions, those that are asked; the same ones in every episode."""
+
+
+class MemoryConfig(Record):
+    """The domain ``memory``: docs/memory.md."""
+
+    path: Path | None = None
+    """A file or folder of instances; None for generated ones."""
+    test_path: Path | None = None
+    """Those that a policy is measured on; None measures on a share of ``path``."""
+    format: str = "jsonl"
+    """Of the file: ours, or that of a public benchmark."""
+    knobs: dict[str, JsonValue] = Field(default_factory=dict)
+    """Dials of the generator that do not follow the difficulty, each as memory.knobs.NAME."""
+    view_tokens: PositiveInt = 256
+    """Of the memory that is shown with each chunk."""
+    stamp: bool = False
+    """Whether an entry whose writer names no date gets that of its chunk."""
+    beta: Annotated[float, Field(ge=0)] = 0.05
+    """Weight of compression in the reward of a step."""
+    gamma: Annotated[float, Field(ge=0)] = 0.1
+    """Weight of valid content in the reward of a step."""
+    credit: Literal["uniform", "evidence"] = "uniform"
+    """Whether the reward for answers goes to all steps alike, or partly to those which wrote what
+    the answers rest on."""
+    evidence_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """The part that goes to them."""
+    answerer: AnswererConfig = AnswererConfig()
+    judge: JudgeConfig = JudgeConfig()
+    """Who decides whether content is valid; rules do where no model is named."""
+
+    @model_validator(mode="after")
+    def _test_path_has_a_use(self) -> Self:
+        if self.test_path and not self.path:
+            raise ValueError("memory.test_path goes with memory.path, the instances to learn from")
         return self

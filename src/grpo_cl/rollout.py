@@ -16,7 +16,8 @@ from grpo_cl.errors import ContextFullError, ModelCallError
 from grpo_cl.types import Message, Task, Termination, TokenTrace, ToolCall, Trajectory
 from grpo_cl.users import ModelUsers, make_user
 from grpo_cl.users.base import STOP, User, is_stop
-from grpo_cl.users.ticket import ticket
+from grpo_cl.users.briefing import system_prompt as system_prompt
+from grpo_cl.users.stream import Stream
 
 GREETING = "Hi! How can I help you today?"
 
@@ -117,6 +118,7 @@ class Episode:
     ) -> None:
         self.task = task
         self.solo = user is None
+        self._is_stream = user is not None and user.is_stream
         self.termination: Termination | None = None
         self.messages: list[Message] = []
         self._environment = environment
@@ -152,6 +154,8 @@ class Episode:
         self.messages += self.task.message_history
         if self.solo:
             return "assistant"
+        if self._is_stream:
+            return "user"
         if not self.messages:
             self.messages.append(Message(role="assistant", content=GREETING))
         last = self.messages[-1]
@@ -180,7 +184,7 @@ class Episode:
                 result = self._environment.call(call)
                 self._errors += result.error
                 self.messages.append(result.message(call))
-            return message.role
+            return "user" if self._is_stream else message.role
         return "user" if message.role == "assistant" else "assistant"
 
     def _ending(self, message: Message) -> Termination | None:
@@ -190,20 +194,27 @@ class Episode:
             return Termination.USER_STOP if is_stop(message) else None
         if self.solo and message.content == STOP and not message.tool_calls:
             return Termination.AGENT_STOP
-        empty = not message.content and not message.tool_calls
+        empty = not message.content and not message.tool_calls and not self._is_stream
         mute = self.solo and not message.tool_calls  # nobody hears what is said alone
         return Termination.AGENT_ERROR if empty or mute else None
 
     def _check_limits(self) -> None:
-        """As in the reference, a limit overrides a stop that falls on the same step."""
+        """As in the reference, a limit overrides a stop that falls on the same step.
+
+        A stream is as long as it is, and what fails there is part of its score.
+        """
         limits = self._limits
+        if not self._is_stream:
+            self._check_counts(limits)
+        late = time.monotonic() - self._started
+        if limits.timeout_s is not None and late >= limits.timeout_s:
+            self.termination = Termination.TIMEOUT
+
+    def _check_counts(self, limits: RolloutConfig) -> None:
         if self._steps >= limits.max_steps or self._turns >= (limits.max_turns or self._turns + 1):
             self.termination = self._overridden(Termination.MAX_STEPS)
         if self._errors >= limits.max_errors:
             self.termination = Termination.TOO_MANY_ERRORS
-        late = time.monotonic() - self._started
-        if limits.timeout_s is not None and late >= limits.timeout_s:
-            self.termination = Termination.TIMEOUT
 
     def _overridden(self, limit: Termination) -> Termination:
         # The last permitted turn may be the one that ends the episode; a step too many may not.
@@ -219,26 +230,6 @@ def _user_sees(message: Message) -> bool:
     if message.role == "tool":
         return message.requestor == "user"
     return message.role == "user" or not message.tool_calls
-
-
-WITH_USER = (
-    "You are a customer service agent and help the user as the policy below allows. In each turn "
-    "either write to the user or call a tool, never both."
-)
-ALONE = (
-    "You are a customer service agent and work on the ticket below on your own: nobody answers "
-    "messages. Every turn is a tool call. Follow the policy. Call `done` at the end."
-)
-
-
-def system_prompt(domain: Domain, task: Task, *, solo: bool, compact: bool = False) -> str:
-    """What an agent is told before the first turn; ``compact`` is the ticket alone."""
-    if compact:
-        return ticket(task) if solo else ""
-    policy = f"<policy>\n{domain.policy_text(solo=solo)}\n</policy>"
-    if solo:
-        return f"{ALONE}\n\n{policy}\n\n<ticket>\n{ticket(task)}\n</ticket>"
-    return f"{WITH_USER}\n\n{policy}"
 
 
 def run_episodes(
@@ -283,7 +274,12 @@ async def play(
     again = 0
     while True:
         # Other words of the user may lead past what failed; the agent's seed stays.
-        user = make_user(config.user, task, domain.user_tools, models=models, seed=seed + again)
+        world = domain.environment(task) if domain.is_narrated else None
+        user = (
+            Stream(world)
+            if world
+            else make_user(config.user, task, domain.user_tools, models=models, seed=seed + again)
+        )
         solo = user is None
         compact = config.prompt == "compact"
         scene = Scene(
@@ -293,7 +289,7 @@ async def play(
             solo=solo,
             seed=seed,
         )
-        episode = Episode(task, domain.environment(task, solo=solo), user, config)
+        episode = Episode(task, world or domain.environment(task, solo=solo), user, config)
         played = await episode.play(actor.join(scene), seed=seed)
         if played.termination is not Termination.INFRASTRUCTURE_ERROR or again == config.replays:
             return played

@@ -23,7 +23,11 @@ class TaskDataLoader:
     def __init__(self, config: GRPOConfig, *, domains: Mapping[str, Domain] | None = None) -> None:
         self.config = config
         self.domains: dict[str, Domain] = dict(
-            domains or {name: load_domain(name, config.tau2_data_dir) for name in config.task_order}
+            domains
+            or {
+                name: load_domain(name, config.tau2_data_dir).configured(config)
+                for name in config.task_order
+            }
         )
         self._train: dict[str, list[Task]] = {}
         self._drawn: Counter[str] = Counter()

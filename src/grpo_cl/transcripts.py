@@ -1,4 +1,4 @@
-"""What models behind an API were asked and said, beside the conversation they took part in."""
+"""What was asked and said beside a conversation: by models behind an API, and about its outcome."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -57,3 +57,14 @@ class Judgement(Record):
     @property
     def _columns(self) -> Sequence[tuple[bool, ...]]:
         return list(zip(*self.votes, strict=True))
+
+
+class AnswerCheck(Record):
+    """How one question about what was remembered was answered."""
+
+    question_id: str
+    qtype: str
+    answer: str
+    score: float
+    evidence: tuple[int, ...] = ()
+    """The memories that the answer rests on."""

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 
 from grpo_cl.records import Record as Record
 from grpo_cl.records import Tau2Record as Tau2Record
-from grpo_cl.transcripts import Judgement, ModelCall
+from grpo_cl.transcripts import AnswerCheck, Judgement, ModelCall
 
 Requestor = Literal["assistant", "user"]
 Role = Literal["system", "user", "assistant", "tool"]
@@ -57,13 +57,17 @@ class ToolResult(Record):
 
 
 class RewardType(StrEnum):
-    """The components a reward is a product of."""
+    """The components a reward is a product of; the last four are the memory domain's."""
 
     DB = "DB"
     ENV_ASSERTION = "ENV_ASSERTION"
     NL_ASSERTION = "NL_ASSERTION"
     ACTION = "ACTION"
     COMMUNICATE = "COMMUNICATE"
+    ANSWERS = "ANSWERS"
+    CALLS = "CALLS"
+    COMPRESSION = "COMPRESSION"
+    CONTENT = "CONTENT"
 
 
 class Action(Tau2Record):
@@ -246,6 +250,13 @@ class ActionCheck(Record):
     """Whether some call of the tool had exactly the gold arguments that are compared."""
 
 
+class StepReward(Record):
+    """What one reply earned, in a domain that rewards each of them."""
+
+    value: float
+    components: dict[RewardType, float] = Field(default_factory=dict)
+
+
 class TrajectoryGroup(Record):
     """The episodes of one task with their rewards; advantages are relative to the group."""
 
@@ -273,6 +284,11 @@ class Reward(Record):
     communicate_checks: tuple[bool, ...] = ()
     tool_accuracy: float | None = None
     """Share of gold actions matched; None where the task has none."""
+    steps: tuple[StepReward, ...] = ()
+    """One for each reply, in a domain that rewards each of them; their mean is learned from."""
+    answer_checks: tuple[AnswerCheck, ...] = ()
+    model_calls: tuple[ModelCall, ...] = ()
+    """What was asked of models that answer questions or judge content."""
     judgement: Judgement | None = None
     """Who judged the natural-language assertions, and how; None where nobody had to."""
     reason: str | None = None

@@ -9,6 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from grpo_cl.cli.memory_verbs import add_memory
+from grpo_cl.cli.parser import Parser as _Parser
+from grpo_cl.cli.parser import command as _command
 from grpo_cl.errors import ConfigError, GRPOCLError
 
 _RUNS = {
@@ -44,16 +47,6 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
     return arguments
 
 
-class _Parser(argparse.ArgumentParser):
-    def __init__(self, **options: object) -> None:
-        super().__init__(**options, allow_abbrev=False)  # type: ignore[arg-type]
-
-    def add(self, *names: str, **options: object) -> None:
-        """An option that may be spelled with dashes too."""
-        dashed = [name.replace("_", "-") for name in names if "_" in name.lstrip("-")]
-        self.add_argument(*names, *dashed, **options)  # type: ignore[arg-type]
-
-
 def _parser() -> _Parser:
     parser = _Parser(
         prog="grpo-cl", description="Train tool-using agents on a sequence of domains."
@@ -63,13 +56,22 @@ def _parser() -> _Parser:
     _add_play(commands.add_parser("play", help="play a task by hand, or watch scripted episodes"))
     _add_score(commands.add_parser("score", help="execute and score recorded trajectories"))
     _add_prepare(commands.add_parser("prepare-data", help="write tables for SkyRL and verl"))
+    _add_plan(commands.add_parser("plan", help="write a run's schedule for other engines"))
+    _add_import(commands.add_parser("import-run", help="read back what an engine trained"))
+    _add_tau2(commands.add_parser("export-tau2", help="episodes as a τ²-bench results file"))
+    _add_results(commands.add_parser("import-tau2", help="a τ²-bench results file as episodes"))
     _add_power(commands.add_parser("power", help="what difference a campaign can detect"))
+    _add_estimate(
+        commands.add_parser("estimate-memory", help="what a run takes on a GPU, before it starts")
+    )
+    add_memory(commands.add_parser("memory", help="write, search or measure memories"))
     demo = commands.add_parser("demo", help="let the embedded policy learn three domains")
     demo.add("--log_dir", type=Path, default=Path("runs/demo"), metavar="DIR")
     demo.set_defaults(run=_command("demo", "demo"), takes_settings=True)
     for name, help_text in _RUNS.items():
         commands.add_parser(name, help=help_text)
     _add_sft(commands.add_parser("sft", help="learn from demonstrations before any reward"))
+    _add_serve(commands.add_parser("serve", help="put a policy behind an OpenAI-compatible API"))
     _add_bench(commands.add_parser("bench", help="train and compare many runs: a campaign"))
     report = commands.add_parser("report", help="write the report of a run")
     report.add_argument("run_dir", type=Path)
@@ -99,6 +101,25 @@ def _add_sft(parser: _Parser) -> None:
     parser.set_defaults(run=_command("sft", "sft"), takes_settings=True)
 
 
+def _add_serve(parser: _Parser) -> None:
+    parser.add_argument("model", help="a model, a checkpoint, a run directory, or tiny")
+    parser.add("--host", default="127.0.0.1", help="other machines need an --api_key")
+    parser.add("--port", type=int, default=8000, help="0 for a free one")
+    parser.add("--api_key", metavar="KEY", help="default: $GRPO_CL_SERVER_KEY")
+    parser.add(
+        "--weights_dir",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        help="folders that new weights may come from; default: none may come",
+    )
+    parser.add("--served_model_name", metavar="NAME", help="default: the last part of the model")
+    parser.add("--max_body_mib", type=int, default=16, metavar="N", help="of one request")
+    parser.add("--seed", type=int, default=0, help="of requests that bring none")
+    parser.set_defaults(run=_command("serve", "serve"), takes_settings=True)
+
+
 def _add_bench(parser: _Parser) -> None:
     parser.add_argument("file", type=Path, help="the campaign, as docs/campaigns.md says")
     parser.add("--out", type=Path, metavar="DIR", help="default: what the file says")
@@ -116,6 +137,47 @@ def _add_prepare(parser: _Parser) -> None:
     parser.add("--user", default="solo", help="who the environment lets the agent talk to")
     _data_dir(parser)
     parser.set_defaults(run=_command("prepare", "prepare"))
+
+
+def _add_plan(parser: _Parser) -> None:
+    parser.add("--out", type=Path, required=True, metavar="DIR")
+    parser.set_defaults(run=_command("plan", "plan"), takes_settings=True)
+
+
+def _add_import(parser: _Parser) -> None:
+    parser.add_argument("plan", type=Path, help="the folder that `grpo-cl plan` wrote")
+    parser.add(
+        "--run", dest="run_dir", type=Path, required=True, metavar="DIR", help="the engine's"
+    )
+    parser.add("--out", type=Path, metavar="DIR", help="the run directory to write")
+    parser.add("--evaluate", action="store_true", help="play the evaluations that are missing")
+    parser.add("--checkpoint", metavar="STAGE", help="only print where this stage's model is")
+    parser.set_defaults(run=_command("import_run", "import_from_engine"))
+
+
+def _add_tau2(parser: _Parser) -> None:
+    parser.add_argument("source", type=Path, help="a run directory, or a file of episodes")
+    parser.add("--out", type=Path, required=True, metavar="FILE")
+    parser.add("--domain", metavar="NAME", help="needed where the episodes are of several")
+    _data_dir(parser)
+    parser.set_defaults(run=_command("tau2_export", "export_results"))
+
+
+def _add_results(parser: _Parser) -> None:
+    parser.add_argument("file", type=Path, help="results.json of a τ²-bench run")
+    parser.add("--out", type=Path, required=True, metavar="FILE", help="one episode per line")
+    _data_dir(parser)
+    parser.set_defaults(run=_command("tau2_export", "import_results"))
+
+
+def _add_estimate(parser: _Parser) -> None:
+    parser.add("--prompt_tokens", type=int, metavar="N", help="default: by rollout.prompt")
+    parser.add("--reply_tokens", type=int, metavar="N", help="default: max_new_tokens")
+    parser.add("--turn_tokens", type=int, default=128, metavar="N", help="read between two replies")
+    parser.add("--gpus", type=int, default=1, metavar="N", help="processes of torchrun")
+    parser.add("--gpu_memory", type=float, default=80.0, metavar="GIB", help="of one GPU")
+    parser.add("--json", action="store_true", help="print JSON, sizes in bytes")
+    parser.set_defaults(run=_command("estimate", "estimate_memory"), takes_settings=True)
 
 
 def _add_power(parser: _Parser) -> None:
@@ -213,12 +275,3 @@ def _add_score(parser: _Parser) -> None:
     parser.add("--judge_base_url", metavar="URL", help="of the judge's endpoint")
     _data_dir(parser)
     parser.set_defaults(run=_command("score", "score"))
-
-
-def _command(module: str, name: str):  # noqa: ANN202
-    def run(arguments: argparse.Namespace) -> int:
-        from importlib import import_module
-
-        return getattr(import_module(f"grpo_cl.cli.{module}"), name)(arguments)
-
-    return run

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from grpo_cl.errors import ConfigError
 
-_OWN = ("model", "base_url")
+_OWN = ("model", "base_url", "out")
 _SHORT = {"domain": "task_order", "user": "rollout.user"}
 """Short words for settings that everybody gives who evaluates."""
 
@@ -16,12 +16,14 @@ class Asked(NamedTuple):
     model: str | None
     """The hosted model to measure; None for the policy of the settings."""
     base_url: str | None
+    out: str | None
+    """A file for the measurements as a whole."""
     settings: list[str]
     """The rest, which describes a run."""
 
 
 def take_agent(words: Sequence[str]) -> Asked:
-    """Take --model and --base_url out of the settings, and write short words out."""
+    """Take --model, --base_url and --out out of the settings, and write short words out."""
     taken: dict[str, str] = {}
     rest: list[str] = []
     following = iter(words)
@@ -36,6 +38,7 @@ def take_agent(words: Sequence[str]) -> Asked:
     if not is_named or ("base_url" in taken and "model" not in taken):
         raise ConfigError(
             "--model takes the name of a hosted model, as in openai/gpt-4o, and --base_url the "
-            "address of its endpoint; a local policy is named by --model_name_or_path"
+            "address of its endpoint; a local policy is named by --model_name_or_path; "
+            "--out takes a file"
         )
-    return Asked(taken.get("model"), taken.get("base_url"), rest)
+    return Asked(taken.get("model"), taken.get("base_url"), taken.get("out"), rest)

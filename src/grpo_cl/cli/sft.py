@@ -32,6 +32,7 @@ def sft(arguments: argparse.Namespace) -> int:
             difficulty,
             is_compact=True,
             mistakes=arguments.mistakes,
+            config=config,
         )
         for difficulty in arguments.difficulty
         for domain, count in zip(arguments.domain, _counts(arguments), strict=True)

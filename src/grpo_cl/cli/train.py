@@ -9,9 +9,11 @@ from grpo_cl.cli.agent import take_agent
 from grpo_cl.cli.options import help_text, read_config
 from grpo_cl.cli.world import table
 from grpo_cl.config import GRPOConfig
-from grpo_cl.metrics.rmatrix import RMatrix
+from grpo_cl.metrics.rmatrix import Cell, RMatrix
+from grpo_cl.plans import Evaluation
 from grpo_cl.report import write_report
 from grpo_cl.rundir import RunDir
+from grpo_cl.tasks import TaskDataLoader
 from grpo_cl.trainer import GRPOTrainer
 from grpo_cl.trainer.hosted import HostedEvaluation
 
@@ -66,22 +68,34 @@ def evaluate(arguments: argparse.Namespace) -> int:
     asked = take_agent(arguments.settings)
     config = read_config(asked.settings)
     if asked.model is not None:
-        return _evaluate_hosted(config, asked.model, asked.base_url)
-    trainer = GRPOTrainer(config)
-    for domain in trainer.config.task_order:
-        cell = trainer.evaluate_task(domain)
-        print(json.dumps({"domain": domain, **cell.numbers()}))
+        cells = _evaluate_hosted(config, asked.model, asked.base_url)
+    else:
+        cells = _evaluate_policy(config)
+    if asked.out is not None and int(os.environ.get("RANK", "0")) == 0:
+        releases = TaskDataLoader(config).releases
+        model = asked.model or config.model_name_or_path
+        Evaluation(model=model, releases=releases, cells=cells).save(Path(asked.out))
     return 0
 
 
-def _evaluate_hosted(config: GRPOConfig, model: str, base_url: str | None) -> int:
+def _evaluate_policy(config: GRPOConfig) -> dict[str, Cell]:
+    trainer = GRPOTrainer(config)
+    cells: dict[str, Cell] = {}
+    for domain in trainer.config.task_order:
+        cell = cells[domain] = trainer.evaluate_task(domain)
+        print(json.dumps({"domain": domain, **cell.numbers()}))
+    return cells
+
+
+def _evaluate_hosted(config: GRPOConfig, model: str, base_url: str | None) -> dict[str, Cell]:
+    cells: dict[str, Cell] = {}
     with HostedEvaluation(config, model, base_url=base_url) as hosted:
         for domain in config.task_order:
-            cell = hosted.evaluate(domain)
+            cell = cells[domain] = hosted.evaluate(domain)
             tokens, cost = hosted.cast.spent
             spent = {"tokens_so_far": tokens, "cost_so_far": cost}
             print(json.dumps({"domain": domain, "model": model, **cell.numbers(), **spent}))
-    return 0
+    return cells
 
 
 def fetch(arguments: argparse.Namespace) -> int:

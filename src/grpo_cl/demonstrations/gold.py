@@ -12,6 +12,7 @@ from random import Random
 
 from pydantic import JsonValue
 
+from grpo_cl.demonstrations.chunks import demonstrate_chunks
 from grpo_cl.demonstrations.mistakes import Answered, spoil
 from grpo_cl.domains.base import DONE, Domain
 from grpo_cl.rewards import RewardOracle
@@ -42,10 +43,12 @@ _SHORTEST = 3
 
 
 def demonstrate(domain: Domain, task: Task, *, careless: Random | None = None) -> Trajectory | None:
-    """A solo episode that solves ``task``; None where the gold actions alone do not.
+    """An episode that solves ``task``, alone or chunk by chunk; None where the gold actions do not.
 
     With ``careless`` one mistake is made in it, drawn from there, if there is anything to spoil.
     """
+    if domain.is_narrated:
+        return demonstrate_chunks(domain, task, careless=careless)
     looked = _play(domain, task, _with_checks(domain, task))
     played = _play(domain, task, _needed(looked, ticket(task)))
     trajectory = _trajectory(task, played)
@@ -131,6 +134,8 @@ def _trajectory(task: Task, played: Sequence[Answered]) -> Trajectory:
 
 
 def agent_turns(trajectory: Trajectory) -> tuple[Message, ...]:
-    """The conversation with its end as the agent writes it: a call of ``done``."""
+    """The conversation up to its end as the agent writes it: alone, a call of ``done``."""
+    if not trajectory.solo:
+        return trajectory.messages[:-1]
     done = Message(role="assistant", tool_calls=(ToolCall(id=DONE, name=DONE),))
     return (*trajectory.messages[:-1], done)

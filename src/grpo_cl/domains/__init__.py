@@ -27,6 +27,7 @@ DOMAINS: dict[str, Factory] = {
     "banking_knowledge": partial(_built_in, "banking:BankingDomain"),
     "doordash": partial(_built_in, "doordash.domain:DoordashDomain"),
     "healthcare": partial(_built_in, "healthcare.domain:HealthcareDomain"),
+    "memory": partial(_built_in, "memory.domain:MemoryDomain"),
 }
 
 TOYS: dict[str, Factory] = {

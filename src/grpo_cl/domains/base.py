@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
 from grpo_cl.types import EnvAssertion, Task, ToolCall, ToolResult
 
@@ -55,6 +56,10 @@ class Environment(ABC):
     def state_hash(self) -> StateHash:
         """The same numbers τ²-bench computes over the whole databases."""
 
+    def tell(self) -> str | None:
+        """What the world says to the agent next, in a narrated domain; None once all is told."""
+        return None
+
 
 class Domain(ABC):
     """A named family of tasks that share tools and a policy."""
@@ -63,6 +68,13 @@ class Domain(ABC):
     without_solution: frozenset[str] = frozenset()
     """Tasks whose gold actions do not meet their own criteria, in the reference either."""
     can_generate: bool = False
+    is_narrated: bool = False
+    """Whether the environment itself speaks to the agent, whoever else is the user of a run."""
+
+    def configured(self, config: GRPOConfig) -> "Domain":
+        """The domain as a run wants it; most have nothing to set."""
+        del config
+        return self
 
     @property
     @abstractmethod

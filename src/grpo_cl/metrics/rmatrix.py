@@ -224,7 +224,12 @@ def _numbers(reward: Reward) -> dict[str, float]:
     if checks := reward.action_checks:
         numbers[TOOL_NAME] = fmean(check.name_match for check in checks)
         numbers[TOOL_ARGUMENTS] = fmean(check.arguments_match for check in checks)
-    return numbers
+    kinds = {check.qtype for check in reward.answer_checks}
+    scores = {
+        kind: [check.score for check in reward.answer_checks if check.qtype == kind]
+        for kind in kinds
+    }
+    return numbers | {f"answers_{kind}": fmean(found) for kind, found in scores.items()}
 
 
 def _task_mean(plays: Iterable[tuple[str, dict[str, float]]], name: str) -> float:

@@ -76,11 +76,12 @@ class ModelJudge:
             JUDGE, [Message(role="user", content=_case(assertions, messages))], (), FORM
         )
         voice = Voice(self._speaker, role="judge", seed=0)
-        votes = [await _vote(voice, prompt, len(assertions)) for _ in range(self._votes)]
+        votes = [await read_vote(voice, prompt, len(assertions)) for _ in range(self._votes)]
         return Judgement(model=voice.model, votes=tuple(votes), calls=tuple(voice.calls))
 
 
-async def _vote(voice: Voice, prompt: Prompt, count: int) -> tuple[bool, ...]:
+async def read_vote(voice: Voice, prompt: Prompt, count: int) -> tuple[bool, ...]:
+    """What a judge says about each of ``count`` statements, asked once more if it is unreadable."""
     problem = ""
     for _ in range(2):
         completion = await voice.ask(prompt, purpose=VERDICT)

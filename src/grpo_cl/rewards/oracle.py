@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 from grpo_cl.domains.base import Domain, State
 from grpo_cl.errors import ModelCallError, TaskDataError
 from grpo_cl.rewards.criteria import check_actions, check_communication, gold_state, replay
+from grpo_cl.rewards.memory import MemoryScorer
 from grpo_cl.transcripts import Judgement
 from grpo_cl.types import (
     EvaluationCriteria,
@@ -77,7 +78,9 @@ class RewardOracle:
         *,
         basis: BasisName = "tau2",
         judge: Judge | None = None,
+        memory: MemoryScorer | None = None,
     ) -> None:
+        self._memory = memory or MemoryScorer()
         self._domains = domains
         self._basis_name: BasisName = basis
         self._judge = judge
@@ -90,6 +93,8 @@ class RewardOracle:
 
         Raises ``ModelCallError`` where a judge is needed and does not answer.
         """
+        if _is_memory(trajectory):
+            return _unless_cut_short(self._memory.score(trajectory), trajectory)
         return self._score(trajectory, evaluation, self._judgement(trajectory, evaluation))
 
     def _score(
@@ -104,11 +109,7 @@ class RewardOracle:
             )
         except TaskDataError as error:
             return self._worthless(f"scoring failed: {error}")
-        if trajectory.termination in SCORED:
-            return reward
-        reason = f"the episode ended by {trajectory.termination}"
-        unscored = {"value": 0.0, "basis": None, "not_judged": (), "reason": reason}
-        return reward.model_copy(update=unscored)
+        return _unless_cut_short(reward, trajectory)
 
     def score_all(self, trajectories: Sequence[Trajectory]) -> list[Scored]:
         """The rewards of many episodes; a judge is asked about them at once.
@@ -120,13 +121,19 @@ class RewardOracle:
             verdicts = list(pool.map(self._verdict, trajectories))
         return [self._scored(*pair) for pair in zip(trajectories, verdicts, strict=True)]
 
-    def _verdict(self, trajectory: Trajectory) -> Judgement | ModelCallError | None:
+    def _verdict(self, trajectory: Trajectory) -> Judgement | Reward | ModelCallError | None:
         try:
+            if _is_memory(trajectory):
+                return self.score(trajectory)
             return self._judgement(trajectory, EvaluationType.ALL)
         except ModelCallError as error:
             return error
 
-    def _scored(self, trajectory: Trajectory, verdict: Judgement | ModelCallError | None) -> Scored:
+    def _scored(
+        self, trajectory: Trajectory, verdict: Judgement | Reward | ModelCallError | None
+    ) -> Scored:
+        if isinstance(verdict, Reward):
+            return Scored(trajectory, verdict)
         if not isinstance(verdict, ModelCallError):
             return Scored(trajectory, self._score(trajectory, EvaluationType.ALL, verdict))
         lost = trajectory.model_copy(update={"termination": Termination.INFRASTRUCTURE_ERROR})
@@ -203,6 +210,20 @@ class RewardOracle:
             self._gold.clear()
         self._gold[key] = (task, state)
         return state
+
+
+def _is_memory(trajectory: Trajectory) -> bool:
+    criteria = trajectory.task.evaluation_criteria
+    return criteria is not None and RewardType.ANSWERS in criteria.reward_basis
+
+
+def _unless_cut_short(reward: Reward, trajectory: Trajectory) -> Reward:
+    if trajectory.termination in SCORED:
+        return reward
+    reason = f"the episode ended by {trajectory.termination}"
+    steps = tuple(step.model_copy(update={"value": 0.0}) for step in reward.steps)
+    unscored = {"value": 0.0, "basis": None, "not_judged": (), "reason": reason, "steps": steps}
+    return reward.model_copy(update=unscored)
 
 
 def judge_free(criteria: EvaluationCriteria) -> tuple[RewardType, ...]:

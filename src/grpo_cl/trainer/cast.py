@@ -7,7 +7,11 @@ from grpo_cl.casting import policy_as_user
 from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import BudgetError, ConfigError
 from grpo_cl.models import Endpoint, Manner, Models
+from grpo_cl.rewards.answerer import ModelAnswerer
+from grpo_cl.rewards.content import ModelContentJudge
 from grpo_cl.rewards.judge import ModelJudge
+from grpo_cl.rewards.memory import MemoryScorer
+from grpo_cl.roles import MemoryConfig
 from grpo_cl.rollout import Actor
 from grpo_cl.users import STRATEGIES, ModelUsers, require_user
 
@@ -38,6 +42,11 @@ class Cast:
         self._config = config.user
         self._models = Models(config.models)
         self.judge = ModelJudge(self._models, config.judge) if config.judge.model else None
+        self.memory = self._memory_scorer(config.memory)
+        self.is_paid_to_score = bool(
+            self.judge or config.memory.answerer.model or config.memory.judge.model
+        )
+        """Whether scoring asks models, so that it should be done once and not by every process."""
         self._hosted: Endpoint | None = None
         if config.user.model not in {None, POLICY, FROZEN}:
             assert config.user.model is not None
@@ -61,6 +70,15 @@ class Cast:
     def open(self, model: str, manner: Manner, *, base_url: str | None) -> Endpoint:
         """One more model, within the same budget."""
         return self._models.open(model, manner, base_url=base_url)
+
+    def _memory_scorer(self, config: MemoryConfig) -> MemoryScorer:
+        return MemoryScorer(
+            config,
+            answerer=ModelAnswerer(self._models, config.answerer)
+            if config.answerer.model
+            else None,
+            judge=ModelContentJudge(self._models, config.judge) if config.judge.model else None,
+        )
 
     @property
     def spent(self) -> tuple[int, float]:

@@ -28,7 +28,10 @@ class HostedEvaluation:
         self._users = self.cast.users(_NoPolicy())
         self._tasks = TaskDataLoader(config)
         self._oracle = RewardOracle(
-            self._tasks.domains, basis=config.reward.basis, judge=self.cast.judge
+            self._tasks.domains,
+            basis=config.reward.basis,
+            judge=self.cast.judge,
+            memory=self.cast.memory,
         )
 
     def evaluate(self, domain: str) -> Cell:

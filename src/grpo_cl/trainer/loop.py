@@ -95,7 +95,10 @@ class GRPOTrainer:
         self.cast = Cast(config)
         self.tasks = TaskDataLoader(config)
         self.oracle = RewardOracle(
-            self.tasks.domains, basis=config.reward.basis, judge=self.cast.judge
+            self.tasks.domains,
+            basis=config.reward.basis,
+            judge=self.cast.judge,
+            memory=self.cast.memory,
         )
         self.trajectory_buffer = TrajectoryBuffer(config)
         self._algorithm = make_algorithm(config.cl_algorithm, config.cl_options)
@@ -230,7 +233,7 @@ class GRPOTrainer:
         return play
 
     def _score(self, played: Sequence[Trajectory]) -> list[Scored]:
-        if self.cast.judge is None:
+        if not self.cast.is_paid_to_score:
             return self.oracle.score_all(played)
         # Every process must see the same verdicts, and each of them is paid for once.
         return self.policy.spread(

@@ -1,6 +1,8 @@
 """Groups to learn from: play tasks, score the episodes, and say what is learned from which."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from statistics import fmean
 from typing import NamedTuple
 
@@ -9,6 +11,7 @@ from grpo_cl.advantages import (
     group_advantages,
     has_variance,
     known_rewards,
+    step_advantages,
     terminal_rewards,
 )
 from grpo_cl.config import GRPOConfig
@@ -50,14 +53,19 @@ def collect(
 def _group(
     task: Task, played: Sequence[Trajectory], rewards: Sequence[Reward], config: GRPOConfig
 ) -> TrajectoryGroup:
-    shaping, weights = config.reward.shaping, config.reward.weights
-    values = [shaped(reward, shaping, weights) if shaping else reward.value for reward in rewards]
     return TrajectoryGroup(
         task=task,
         trajectories=tuple(played),
         rewards=tuple(rewards),
-        training_rewards=tuple(values),
+        training_rewards=tuple(_learned_value(reward, config) for reward in rewards),
     )
+
+
+def _learned_value(reward: Reward, config: GRPOConfig) -> float:
+    if reward.steps:
+        return fmean(step.value for step in reward.steps)
+    shaping = config.reward.shaping
+    return shaped(reward, shaping, config.reward.weights) if shaping else reward.value
 
 
 def collect_varied(
@@ -91,12 +99,44 @@ def told_rewards(group: TrajectoryGroup, rewards: Sequence[float]) -> list[float
 
 
 def is_telling(group: TrajectoryGroup, rewards: Sequence[float]) -> bool:
-    """Whether the episodes of a group differ in reward."""
-    return has_variance(known_rewards(group, rewards))
+    """Whether the episodes of a group differ in reward, or any of their steps do."""
+    rows = [row for row in step_rewards(group, rewards) if row is not None]
+    columns = zip_longest(*rows) if _is_stepwise(group) else ()
+    return has_variance(known_rewards(group, rewards)) or any(map(has_variance, columns))
+
+
+def step_rewards(
+    group: TrajectoryGroup, rewards: Sequence[float]
+) -> list[tuple[float, ...] | None]:
+    """A reward for each reply of each episode, in a domain that rewards each of them.
+
+    Whatever was added to the reward of an episode, by an algorithm, is added to all its steps; an
+    episode that could not be scored has the same reward everywhere.
+    """
+    return [
+        None if reward is None else _spread(reward, scored, trajectory)
+        for reward, scored, trajectory in zip(
+            known_rewards(group, rewards), group.rewards, group.trajectories, strict=True
+        )
+    ]
+
+
+def _spread(reward: float, scored: Reward, trajectory: Trajectory) -> tuple[float, ...]:
+    turns = len(trajectory.tokens.turns) if trajectory.tokens else len(scored.steps)
+    if not scored.steps or len(scored.steps) != turns:
+        return (reward,) * turns
+    added = reward - fmean(step.value for step in scored.steps)
+    return tuple(step.value + added for step in scored.steps)
+
+
+def _is_stepwise(group: TrajectoryGroup) -> bool:
+    return any(reward.steps for reward in group.rewards)
 
 
 def credit(group: TrajectoryGroup, rewards: Sequence[float], config: GRPOConfig) -> Credit:
     """The advantages of a group's episodes."""
+    if _is_stepwise(group):
+        return step_advantages(step_rewards(group, rewards), config.loss.advantage)
     known = known_rewards(group, rewards)
     if not config.loss.per_action:
         return group_advantages(known, config.loss.advantage)
@@ -132,4 +172,16 @@ def summary(batch: Batch, *, num_flat: int) -> dict[str, float]:
         "infrastructure_errors": float(num_played - len(rewards)),
         "groups": float(len(groups)),
         "episode_tokens": fmean(lengths) if lengths else 0.0,
+        **_memory_numbers([reward for group in groups for reward in group.rewards]),
     }
+
+
+def _memory_numbers(rewards: Sequence[Reward]) -> dict[str, float]:
+    """The parts of the rewards that are given step by step, each by itself."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for reward in rewards:
+        for part, value in reward.components.items() if reward.steps else ():
+            found[f"memory/{part.lower()}"].append(value)
+        for check in reward.answer_checks:
+            found[f"memory/answers_{check.qtype}"].append(check.score)
+    return {name: fmean(values) for name, values in sorted(found.items())}

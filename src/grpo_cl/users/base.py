@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 from grpo_cl.transcripts import ModelCall
 from grpo_cl.types import Message
@@ -21,6 +22,10 @@ STOP_TOKENS = (STOP, TRANSFER, OUT_OF_SCOPE)
 
 class User(ABC):
     """The other side of one conversation."""
+
+    is_stream: ClassVar[bool] = False
+    """Whether it opens the episode, speaks after every message of the agent, whatever that was, and
+    ends the episode by itself."""
 
     @property
     def model_calls(self) -> Sequence[ModelCall]:

@@ -1,0 +1,1 @@
+"""The memory domain: an agent reads chunks and decides what to keep."""
