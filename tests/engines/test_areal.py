@@ -3,6 +3,7 @@
 
 import asyncio
 import logging
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from grpo_cl.engines.areal.tables import task_rows
 from grpo_cl.engines.areal.training import dataset, read_settings, workflow_arguments
 from grpo_cl.engines.areal.workflow import GrpoClWorkflow, is_telling
 from grpo_cl.errors import ConfigError
+from grpo_cl.plans.scripts import ENGINES
 from grpo_cl.policy.actor import PolicyActor
 from grpo_cl.policy.loading import load_tokenizer, resolve
 from grpo_cl.policy.model import PolicyModel
@@ -166,7 +168,7 @@ def test_only_groups_that_differ_are_telling() -> None:
 
 
 def settings_of(folder: Path, *words: str) -> Any:
-    return read_settings([f"cluster.fileroot={folder}", *words])
+    return read_settings([*words, f"cluster.fileroot={folder}"])
 
 
 def test_the_shipped_settings_are_areals_and_take_ours(tmp_path: Path) -> None:
@@ -182,8 +184,20 @@ def test_the_shipped_settings_are_areals_and_take_ours(tmp_path: Path) -> None:
     assert settings.rollout.use_lora and settings.sglang.enable_lora
     assert settings.sglang.max_lora_rank == 8
     assert workflow_arguments(settings, settings.gconfig)["tokenizer"] == settings.actor.path
+    with pytest.raises(ConfigError, match="no_such_setting"):
+        settings_of(tmp_path, "actor.no_such_setting=1")
     with pytest.raises(ConfigError, match="has no user"):
         settings_of(tmp_path, "econfig.solo_mode=true", "econfig.user_model=openai/gpt-4o")
+
+
+def test_the_words_of_a_plan_are_settings(tmp_path: Path) -> None:
+    values = {"batch": 8, "steps": 2, "samples": 4, "temperature": 1.0, "max_new_tokens": 64}
+    filled = [
+        word.format(**values, learning_rate=1e-6, user="solo") for word in ENGINES["areal"].words
+    ]
+    settings = settings_of(tmp_path, *shlex.split(" ".join(filled)))
+    assert settings.gconfig.n_samples == 4
+    assert settings.econfig.settings["user_strategy"] == "solo"
 
 
 @pytest.mark.parametrize("split", ["small", "train", "test"])

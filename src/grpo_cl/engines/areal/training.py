@@ -10,6 +10,8 @@ from typing import Any
 from areal.api.cli_args import GRPOConfig as ArealConfig
 from areal.api.cli_args import load_expr_config
 from datasets import Dataset
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from grpo_cl.engines.areal.tables import filled, task_rows
 from grpo_cl.engines.venue import episode_config
@@ -74,7 +76,10 @@ class TrainConfig(ArealConfig):
 def read_settings(words: Sequence[str]) -> TrainConfig:
     """AReaL's settings from a YAML file and ``key=value`` words."""
     chosen = [] if "--config" in words else ["--config", str(CONFIG)]
-    settings, _ = load_expr_config([*chosen, *words], TrainConfig)
+    try:
+        settings, _ = load_expr_config([*chosen, *words], TrainConfig)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(f"AReaL does not take these settings: {error}") from error
     episode_config(settings.econfig.settings)  # what could not be played is refused at once
     return settings
 
