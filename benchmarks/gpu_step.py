@@ -16,17 +16,19 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, TrainerCallback
 
 from grpo_cl.advantages import group_advantages
 from grpo_cl.cli.world import table
 from grpo_cl.config import GRPOConfig
 from grpo_cl.domains import load_domain
+from grpo_cl.policy.actor import PolicyActor
 from grpo_cl.policy.runtime import PolicyRuntime
 from grpo_cl.policy.sampler import Completion, Request
 from grpo_cl.types import Reward, Task, Termination, TokenTrace, Trajectory, TrajectoryGroup
@@ -135,7 +137,7 @@ class Ours:
             }
         )
         self.runtime = PolicyRuntime(self.config)
-        self.tokenizer = self.runtime.model.tokenizer
+        self.tokenizer: Any = self.runtime.model.tokenizer
         self.task = load_domain("airline").tasks("base")[0]
         self.prompts: list[list[int]] = [
             self.tokenizer.apply_chat_template(one, add_generation_prompt=True, return_dict=False)
@@ -160,7 +162,9 @@ class Ours:
 
     def _replies(self, number: int, marks: list[float]) -> list[Completion]:
         _mark(marks)  # the weights have been brought to the sampler
-        sampler = self.runtime.actor(temperature=1.0).desk.sampler
+        actor = self.runtime.actor(temperature=1.0)
+        assert isinstance(actor, PolicyActor)
+        sampler = actor.desk.sampler
         stop = (self.tokenizer.eos_token_id,)
         total = self.work.replies
         sampler.submit(
@@ -225,11 +229,8 @@ def ours(given: Work, *, engine: str = "transformers") -> dict[str, float]:
 
 def trl(work: Work, *, vllm: bool = False) -> dict[str, float]:
     """TRL's own trainer, with its defaults where the work does not say otherwise."""
-    from datasets import Dataset  # noqa: PLC0415  # only this way needs it
-    from transformers import TrainerCallback  # noqa: PLC0415
-    from trl import GRPOConfig as TRLConfig  # noqa: PLC0415
-    from trl import GRPOTrainer  # noqa: PLC0415
-
+    datasets: Any = import_module("datasets")
+    theirs: Any = import_module("trl")
     tokenizer: Any = AutoTokenizer.from_pretrained(work.model)
     times: list[float] = []
 
@@ -249,7 +250,7 @@ def trl(work: Work, *, vllm: bool = False) -> dict[str, float]:
         return [worth(one[0]["content"]) for one in completions]
 
     options: dict[str, Any] = {"vllm_gpu_memory_utilization": 0.3, "vllm_mode": "colocate"}
-    settings = TRLConfig(
+    settings = theirs.GRPOConfig(
         output_dir=mkdtemp(),
         per_device_train_batch_size=min(64, work.replies),
         gradient_accumulation_steps=max(1, work.replies // 64),
@@ -269,11 +270,11 @@ def trl(work: Work, *, vllm: bool = False) -> dict[str, float]:
         model_init_kwargs={"dtype": "bfloat16"},
         **(options if vllm else {}),
     )
-    trainer: Any = GRPOTrainer(
+    trainer = theirs.GRPOTrainer(
         model=work.model,
         reward_funcs=reward,
         args=settings,
-        train_dataset=Dataset.from_dict({"prompt": prompts(tokenizer, work) * work.steps}),
+        train_dataset=datasets.Dataset.from_dict({"prompt": prompts(tokenizer, work) * work.steps}),
         processing_class=tokenizer,
         callbacks=[Clock()],
     )

@@ -43,8 +43,8 @@ def attend(
         pack = _flash if _has_flash(query) else _one_by_one
         return pack(layout, (query, key, value), scale, dropout), None
     # On a GPU a mask and shared heads together fall back to the slowest kernel.
-    is_usual = attention_mask is None or not is_plain or (query.shape[2] > 1 and query.is_cuda)
-    if is_usual:
+    is_slow = query.shape[2] > 1 and query.is_cuda
+    if attention_mask is None or not is_plain or is_slow:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     return _over_cache(query, key, value, attention_mask, options.get("scaling")), None
 
