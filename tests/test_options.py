@@ -121,4 +121,5 @@ CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
 
 @pytest.mark.parametrize("file", [file for file in CONFIGS if "campaign" not in file.name])
 def test_every_shipped_config_of_a_run_is_valid(file: Path) -> None:
-    assert len(read_config(["--config", str(file)]).task_order) == 3
+    count = 1 if file.stem == "memory" else 3
+    assert len(read_config(["--config", str(file)]).task_order) == count

@@ -9,12 +9,13 @@ from typing import Any
 from grpo_cl.cli.options import read_config
 from grpo_cl.cli.world import printable, table
 from grpo_cl.config import GRPOConfig
+from grpo_cl.domains import load_domain
 from grpo_cl.domains.memory.domain import task_of
 from grpo_cl.errors import ConfigError
 from grpo_cl.mem_alpha.playing import PARTS, TOTAL, Who, instances_of, intervals, player, score
 from grpo_cl.memory import Instance, MemorySystem
 from grpo_cl.memory.answerers import shown
-from grpo_cl.memory.loaders import Reading, load_instances
+from grpo_cl.memory.loaders import Reading, load_instances, save_jsonl
 from grpo_cl.memory.loaders.chunks import cut_text
 from grpo_cl.memory.retrieval import Retriever
 from grpo_cl.memory.steps import Step
@@ -113,6 +114,29 @@ def evaluate(arguments: argparse.Namespace) -> int:
     for name, each in found.items():
         rows.append([name, *(f"{value:.3f}" for value in (each.estimate, each.low, each.high))])
     print(table(rows))
+    return 0
+
+
+def generate(arguments: argparse.Namespace) -> int:
+    """Write generated instances to a file, one on each line."""
+    config = _config(arguments.settings, level=arguments.difficulty)
+    made = load_domain("memory").configured(config)
+    tasks = made.generate(
+        seed=arguments.seed,
+        count=arguments.count,
+        split=arguments.split,
+        difficulty=arguments.difficulty,
+    )
+    out: Path = arguments.out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # Not under the ids of the tasks: those are drawn anew wherever they are read.
+    name = f"generated-{arguments.split}-{arguments.seed}"
+    instances = [
+        instance_of(task).model_copy(update={"id": f"{name}-{number}"})
+        for number, task in enumerate(tasks)
+    ]
+    save_jsonl(out, instances)
+    print(f"{len(tasks)} instances: {out}")
     return 0
 
 

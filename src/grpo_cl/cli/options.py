@@ -103,9 +103,10 @@ def _unknown(name: str) -> str:
 
 
 def _value(name: str, values: list[str]) -> Any:
-    field = dict(fields()).get(name)
-    section = dict(fields()).get(name.partition(".")[0])
-    if field is None and section is not None and get_origin(section.annotation) is dict:
+    known = dict(fields())
+    field = known.get(name)
+    sections = (known.get(name.partition(".")[0]), known.get(name.rpartition(".")[0]))
+    if field is None and any(s is not None and get_origin(s.annotation) is dict for s in sections):
         return yaml.safe_load(_single(name, values))
     if field is None:
         raise ConfigError(_unknown(name))

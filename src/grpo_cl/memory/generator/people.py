@@ -27,6 +27,11 @@ def people(rng: Random, *, count: int, namesakes: int, split: str) -> list[str]:
             f"{count} people with {namesakes} namesakes need {count - namesakes} first names; "
             f"{split} has {len(pool)}. Lower `people` or raise `namesakes`"
         )
+    if 2 * namesakes > count:
+        raise ConfigError(
+            f"{namesakes} namesakes of {count} people need as many others to share names with; "
+            "lower `namesakes` or raise `people`"
+        )
     first = rng.sample(pool, count - namesakes)
     if not namesakes:
         return first
