@@ -13,7 +13,7 @@ from grpo_cl.domains import DOMAINS, Domain
 from grpo_cl.engines.session import Session, SyncSession, read_reply
 from grpo_cl.engines.venue import Outcome, Venue, episode_config, shared_venue
 from grpo_cl.errors import ConfigError
-from grpo_cl.rewards import RewardOracle
+from grpo_cl.rewards import RewardOracle, learned_value
 from grpo_cl.rollout import GREETING, Agent, ScriptedActor, run_episodes
 from grpo_cl.types import Message, Task, Termination, ToolCall, Trajectory
 
@@ -84,7 +84,7 @@ def test_a_stepped_episode_is_the_local_one_with_its_reward(
             outcome = asyncio.run(stepped(Session(place, task, seed=0), actor))
             assert essence(outcome.trajectory) == essence(expected)
             assert outcome.reward == oracle.score(expected)
-            assert outcome.learned == outcome.reward.value
+            assert outcome.learned == learned_value(outcome.reward, place.config.reward)
 
 
 def test_a_session_can_be_stepped_from_a_thread(domain: GetDomain, venue: MakeVenue) -> None:

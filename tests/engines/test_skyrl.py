@@ -19,13 +19,13 @@ from skyrl.train.utils import validate_cfg
 from skyrl_sources import Policy, Script, Source, tables
 
 from chat_server import ChatServer
-from grpo_cl.config import RolloutConfig
+from grpo_cl.config import RewardConfig, RolloutConfig
 from grpo_cl.domains import DOMAINS, Domain
 from grpo_cl.engines.skyrl.environment import register
 from grpo_cl.engines.skyrl.training import GrpoClGenerator, ordered_loader, read_settings
 from grpo_cl.engines.wording import Wording
 from grpo_cl.errors import ConfigError
-from grpo_cl.rewards import RewardOracle
+from grpo_cl.rewards import RewardOracle, learned_value
 from grpo_cl.rollout import Agent, Scene, ScriptedActor, run_episodes
 from grpo_cl.rows import row
 from grpo_cl.types import Message, Task
@@ -82,9 +82,10 @@ def test_every_domain_is_played_to_the_reward_of_a_local_run(
     while not steps[-1]["done"]:
         assert steps[-1]["observations"]
         steps.append(env.step(next(replies)))
-    reward = RewardOracle({name: world}).score(local).value
-    assert [step["reward"] for step in steps] == [0.0] * (len(steps) - 1) + [reward]
-    assert env.get_metrics()[f"reward/{name}"] == reward
+    reward = RewardOracle({name: world}).score(local)
+    learned = learned_value(reward, RewardConfig())
+    assert [step["reward"] for step in steps] == [0.0] * (len(steps) - 1) + [learned]
+    assert env.get_metrics()[f"reward/{name}"] == reward.value
     env.close()
 
 

@@ -17,7 +17,7 @@ from grpo_cl.errors import ConfigError
 from grpo_cl.evaluation import episode_seed
 from grpo_cl.models.line import Line
 from grpo_cl.plans import planned_settings
-from grpo_cl.rewards import RewardOracle, shaped
+from grpo_cl.rewards import RewardOracle, learned_value
 from grpo_cl.trainer.cast import FROZEN, POLICY, Cast
 from grpo_cl.types import Reward, Task, Trajectory
 from grpo_cl.users import ModelUsers
@@ -57,8 +57,8 @@ class Outcome(NamedTuple):
     trajectory: Trajectory
     reward: Reward
     learned: float | None
-    """What to learn from: the reward's value, or the shaped one; None where a failing endpoint
-    ended the episode, which then belongs in no batch and in no baseline."""
+    """What to learn from, as in a local run; None where a failing endpoint ended the episode, which
+    then belongs in no batch and in no baseline."""
 
 
 class Venue:
@@ -78,7 +78,10 @@ class Venue:
         self._domains: dict[str, Domain] = {}
         self._cast = Cast(config)
         self._oracle = RewardOracle(
-            self._domains, basis=config.reward.basis, judge=self._cast.judge
+            self._domains,
+            basis=config.reward.basis,
+            judge=self._cast.judge,
+            memory=self._cast.memory,
         )
         # Asked for by name: some engines put another object in the place of ``os.environ``.
         self._log = episode_log(os.environ)
@@ -87,7 +90,8 @@ class Venue:
     def domain(self, name: str) -> Domain:
         """The domain called ``name``, loaded once."""
         if name not in self._domains:
-            self._domains[name] = load_domain(name, self.config.tau2_data_dir)
+            found = load_domain(name, self.config.tau2_data_dir)
+            self._domains[name] = found.configured(self.config)
         return self._domains[name]
 
     def task(self, domain: str, task_id: str) -> Task:
@@ -116,10 +120,7 @@ class Venue:
         (scored,) = self._oracle.score_all([trajectory])
         if self._log is not None:
             self._log.add(*scored)
-        rule = self.config.reward
-        value = scored.reward.value
-        if rule.shaping:
-            value = shaped(scored.reward, rule.shaping, rule.weights)
+        value = learned_value(scored.reward, self.config.reward)
         is_lost = scored.trajectory.termination in INFRASTRUCTURE
         return Outcome(scored.trajectory, scored.reward, None if is_lost else value)
 

@@ -1,7 +1,9 @@
 """Shaped rewards: denser signals than success, named, off by default, never used to evaluate."""
 
 from collections.abc import Callable, Mapping
+from statistics import fmean
 
+from grpo_cl.config import RewardConfig
 from grpo_cl.registry import pick
 from grpo_cl.types import Reward, RewardType
 
@@ -45,3 +47,10 @@ SHAPINGS: dict[str, Callable[[Reward, Weights], float]] = {
 def shaped(reward: Reward, name: str, weights: Weights) -> float:
     """The shaped value called ``name``; an episode that was not scored stays at zero."""
     return pick(SHAPINGS, name, "reward shaping")(reward, weights) if reward.components else 0.0
+
+
+def learned_value(reward: Reward, rule: RewardConfig) -> float:
+    """What an episode is learned from: the mean of its steps, a shaped value, or the reward's."""
+    if reward.steps:
+        return fmean(step.value for step in reward.steps)
+    return shaped(reward, rule.shaping, rule.weights) if rule.shaping else reward.value

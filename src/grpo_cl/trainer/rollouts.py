@@ -16,7 +16,7 @@ from grpo_cl.advantages import (
 )
 from grpo_cl.config import GRPOConfig
 from grpo_cl.evaluation import Play, Score, episode_seed, require_told
-from grpo_cl.rewards import shaped
+from grpo_cl.rewards import learned_value
 from grpo_cl.types import Reward, Task, Trajectory, TrajectoryGroup
 
 Credit = Sequence[float | Sequence[float] | None]
@@ -57,15 +57,8 @@ def _group(
         task=task,
         trajectories=tuple(played),
         rewards=tuple(rewards),
-        training_rewards=tuple(_learned_value(reward, config) for reward in rewards),
+        training_rewards=tuple(learned_value(reward, config.reward) for reward in rewards),
     )
-
-
-def _learned_value(reward: Reward, config: GRPOConfig) -> float:
-    if reward.steps:
-        return fmean(step.value for step in reward.steps)
-    shaping = config.reward.shaping
-    return shaped(reward, shaping, config.reward.weights) if shaping else reward.value
 
 
 def collect_varied(
