@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,12 @@ def test_lora_targets_that_do_not_exist_are_named(model_dir: Path):
 def test_a_missing_embedded_policy_is_one_sentence():
     with pytest.raises(ConfigError, match="is not in this installation"):
         load("tiny")
+
+
+def test_policies_are_loaded_by_several_threads_at_once(tmp_path: Path):
+    folder = save_model(tmp_path, "qwen2")  # whose weights are tied
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: load(folder, kl_coef=0), range(12)))
+    module = load(folder, kl_coef=0).module
+    weights = dict(module.named_parameters(remove_duplicate=False))
+    assert weights["lm_head.weight"] is weights["model.embed_tokens.weight"]

@@ -4,6 +4,7 @@ import json
 import re
 import struct
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -157,6 +158,11 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
     return loaded
 
 
+_LOADING = Lock()
+"""Transformers takes the tying of weights from its class while it loads, and two at once would
+give each other's back: in a server that loads beside others no weight would be tied again."""
+
+
 def load_module(source: Source, config: GRPOConfig) -> PreTrainedModel | PeftModel:
     """The policy's module on the CPU, with adapters where the run asks for them."""
     register()
@@ -180,7 +186,8 @@ def _load_base(source: Source, config: GRPOConfig) -> PreTrainedModel:
         _require_flash_attention(config)
         options["attn_implementation"] = "flash_attention_2"
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(source.place, **source.options, **options)
+        with _LOADING:
+            loaded = AutoModelForCausalLM.from_pretrained(source.place, **source.options, **options)
     except _UNREADABLE as error:
         raise _unreadable("model", source, error) from error
     module, report = cast(tuple[PreTrainedModel, dict[str, Any]], loaded)
