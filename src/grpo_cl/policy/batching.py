@@ -196,5 +196,6 @@ def collate(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
         advantages_BT[row, :length] = torch.frombuffer(advantages, dtype=torch.double)
     weights_B = torch.tensor([sample.weight for sample in samples])
     batch = ids_BT, attention_BT, mask_BT, sampler_logprobs_BT, advantages_BT, weights_B
-    layout = pack(_ids(samples), families(_ids(samples)))
+    sequences = _ids(samples)
+    layout = pack(sequences, families(sequences))
     return MicroBatch(*(tensor.to(device) for tensor in batch), layout=layout.to(device))

@@ -3,17 +3,18 @@
 import os
 import queue
 import weakref
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any, NamedTuple
+
+from typing_extensions import override
 
 from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import EngineError
 from grpo_cl.policy.model import PolicyModel
 from grpo_cl.policy.publishing import Publisher
 from grpo_cl.policy.ranks import Ranks
-from grpo_cl.policy.sampler import Completion, Request, require_room
+from grpo_cl.policy.sampler import Completion, Releasing, Request, require_room
 from grpo_cl.policy.servers import Fleet
 
 KEY_VARIABLE = "GRPO_CL_SERVER_KEY"
@@ -26,7 +27,7 @@ class _Asked(NamedTuple):
     answer: Future[Mapping[str, Any]]
 
 
-class RemoteSampler:
+class RemoteSampler(Releasing):
     """Sends each sequence as a whole; a server's prefix cache makes later turns cheap.
 
     Requests travel in a thread of their own, so that episodes go on meanwhile. ``publisher``
@@ -34,6 +35,7 @@ class RemoteSampler:
     """
 
     def __init__(self, fleet: Fleet, publisher: Publisher, *, context: int) -> None:
+        super().__init__()
         self.context = context
         self._fleet = fleet
         self._publisher = publisher
@@ -42,8 +44,6 @@ class RemoteSampler:
         self._arrived: queue.SimpleQueue[tuple[int, Future[Mapping[str, Any]]]] = (
             queue.SimpleQueue()
         )
-        self._released: list[int] = []
-        self._is_busy = False
         self._close = weakref.finalize(self, fleet.close)
 
     def submit(self, requests: Iterable[Request]) -> None:
@@ -62,12 +62,6 @@ class RemoteSampler:
                 finished += self._finish(*arrived)
             return finished
 
-    def release(self, sequence: int) -> None:
-        """Forget a sequence and whatever it still waits for."""
-        self._released.append(sequence)
-        if not self._is_busy:
-            self._sweep()
-
     def refresh(self, model: PolicyModel) -> None:
         """Let the servers write with the policy's weights of now."""
         self._publisher.publish(model)
@@ -76,24 +70,13 @@ class RemoteSampler:
         """Close the connections."""
         self._close()
 
-    @contextmanager
-    def _busy(self) -> Generator[None]:
-        """Releases wait meanwhile: the garbage collector may send one at any moment."""
-        self._is_busy = True
-        try:
-            yield
-        finally:
-            self._is_busy = False
-            self._sweep()
-
-    def _sweep(self) -> None:
-        while self._released:
-            sequence = self._released.pop()
-            self._histories.pop(sequence, None)
-            self._fleet.forget(sequence)
-            asked = self._waiting.pop(sequence, None)
-            if asked is not None:
-                asked.answer.cancel()
+    @override
+    def _forget(self, sequence: int) -> None:
+        self._histories.pop(sequence, None)
+        self._fleet.forget(sequence)
+        asked = self._waiting.pop(sequence, None)
+        if asked is not None:
+            asked.answer.cancel()
 
     def _take(self, request: Request) -> None:
         name = request.sequence

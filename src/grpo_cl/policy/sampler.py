@@ -6,6 +6,7 @@ reply; the keys and values of everything before stay in the cache until the sequ
 Shapes: B replies being written, V vocabulary.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from random import Random
@@ -13,6 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import nn
+from typing_extensions import override
 
 from grpo_cl.errors import ContextFullError
 from grpo_cl.policy.decoding import EagerDecoder, make_decoder
@@ -95,7 +97,39 @@ class _Reply(NamedTuple):
         return Draw(self.rng.random(), self.request.temperature, self.request.top_p)
 
 
-class TransformersSampler:
+class Releasing(ABC):
+    """Forgets sequences, but not while it is at work: the collector may release one at any time."""
+
+    def __init__(self) -> None:
+        self._released: list[int] = []
+        self._is_busy = False
+
+    def release(self, sequence: int) -> None:
+        """Forget a sequence and whatever it still waits for."""
+        self._released.append(sequence)
+        if not self._is_busy:
+            self._sweep()
+
+    @abstractmethod
+    def _forget(self, sequence: int) -> None:
+        """Let go of what is kept of a sequence, which may be unknown."""
+
+    @contextmanager
+    def _busy(self) -> Generator[None]:
+        """Releases wait meanwhile."""
+        self._is_busy = True
+        try:
+            yield
+        finally:
+            self._is_busy = False
+            self._sweep()
+
+    def _sweep(self) -> None:
+        while self._released:
+            self._forget(self._released.pop())
+
+
+class TransformersSampler(Releasing):
     """Continuous batching in process, for any decoder-only Hugging Face model.
 
     A sequence keeps its row of the cache between its requests. Where there are more sequences than
@@ -114,6 +148,7 @@ class TransformersSampler:
         device: torch.device | str,
         graphs: bool = False,
     ) -> None:
+        super().__init__()
         self.context = context
         place = torch.device(device)
         self._reader = SlotReader(module, context=context, slots=slots, device=place)
@@ -122,8 +157,6 @@ class TransformersSampler:
         self._seats = Seats(self._reader.cache, slots)
         self._conversations: dict[int, Conversation] = {}
         self._replies: dict[int, _Reply] = {}
-        self._released: list[int] = []
-        self._is_busy = False
         self._steps = 0
 
     def submit(self, requests: Iterable[Request]) -> None:
@@ -146,34 +179,17 @@ class TransformersSampler:
                     break
             return finished
 
-    def release(self, sequence: int) -> None:
-        """Forget a sequence and whatever it still waits for."""
-        self._released.append(sequence)
-        if not self._is_busy:
-            self._sweep()
-
     def release_all(self) -> None:
         """Forget every sequence, as when the weights have changed."""
         self._released += self._conversations
         self._sweep()
 
-    @contextmanager
-    def _busy(self) -> Generator[None]:
-        """Releases wait meanwhile: the garbage collector may send one at any moment."""
-        self._is_busy = True
-        try:
-            yield
-        finally:
-            self._is_busy = False
-            self._sweep()
-
-    def _sweep(self) -> None:
-        while self._released:
-            sequence = self._released.pop()
-            self._replies.pop(sequence, None)
-            conversation = self._conversations.pop(sequence, None)
-            if conversation is not None:
-                self._seats.leave(conversation)
+    @override
+    def _forget(self, sequence: int) -> None:
+        self._replies.pop(sequence, None)
+        conversation = self._conversations.pop(sequence, None)
+        if conversation is not None:
+            self._seats.leave(conversation)
         if not self._conversations and isinstance(self._decoder, EagerDecoder):
             self._reader.cache.clear()
 

@@ -12,20 +12,21 @@ import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
+from typing_extensions import override
 
 from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy.model import PolicyModel
 from grpo_cl.policy.ranks import Ranks
 from grpo_cl.policy.reference import whole
-from grpo_cl.policy.sampler import Completion, Request, require_room
+from grpo_cl.policy.sampler import Completion, Releasing, Request, require_room
 from grpo_cl.policy.scoring import causal_model
 
 OLDEST, NEWEST = (0, 20), (0, 27)
 """The versions it was written for: from the first up to, not including, the second."""
 
 
-class VLLMSampler:
+class VLLMSampler(Releasing):
     """Continuous batching by vLLM.
 
     A sequence is sent whole with every request; vLLM's prefix cache finds what it has read before,
@@ -33,6 +34,7 @@ class VLLMSampler:
     """
 
     def __init__(self, model: PolicyModel, config: GRPOConfig, ranks: Ranks) -> None:
+        super().__init__()
         _require_version()
         _require_settings(config, ranks)
         self.context = model.context
@@ -45,39 +47,20 @@ class VLLMSampler:
     def submit(self, requests: Iterable[Request]) -> None:
         """Take requests; a sequence has one at a time."""
         self._wake()
-        for request in requests:
-            name = request.sequence
-            ids = self._sequences.setdefault(name, [])
-            if name in self._waiting:
-                raise ValueError(f"sequence {name} already waits for a reply; poll until it comes")
-            start = len(ids) + len(request.append)
-            require_room(name, start, self.context)
-            ids += request.append
-            self._waiting[name] = request
-            self._engine.add_request(
-                str(name),
-                {"prompt_token_ids": list(ids)},
-                _parameters(request, self.context - start),
-            )
+        with self._busy():
+            for request in requests:
+                self._take(request)
 
     def poll(self) -> list[Completion]:
         """Let vLLM take steps until a reply is finished."""
         finished: list[Completion] = []
-        while not finished and self._engine.has_unfinished_requests():
-            for output in self._engine.step():
-                name = int(output.request_id)
-                if output.finished and name in self._waiting:
-                    finished.append(self._finish(name, output.outputs[0]))
+        with self._busy():
+            while not finished and self._engine.has_unfinished_requests():
+                for output in self._engine.step():
+                    name = int(output.request_id)
+                    if output.finished and name in self._waiting:
+                        finished.append(self._finish(name, output.outputs[0]))
         return finished
-
-    def release(self, sequence: int) -> None:
-        """Forget a sequence and whatever it still waits for."""
-        if self._waiting.pop(sequence, None):
-            self._engine.abort_request([str(sequence)])
-        self._sequences.pop(sequence, None)
-        if self._releases_cache and not self._sequences and not self._is_asleep:
-            self._engine.sleep(level=1)  # the memory of the cache is the update's until then
-            self._is_asleep = True
 
     def refresh(self, model: PolicyModel) -> None:
         """Overwrite the copy; what was cached of older weights is dropped."""
@@ -89,6 +72,27 @@ class VLLMSampler:
     def close(self) -> None:
         """Let go of the engine's memory."""
         self._engine.model_executor.shutdown()
+
+    @override
+    def _forget(self, sequence: int) -> None:
+        if self._waiting.pop(sequence, None):
+            self._engine.abort_request([str(sequence)])
+        self._sequences.pop(sequence, None)
+        if self._releases_cache and not self._sequences and not self._is_asleep:
+            self._engine.sleep(level=1)  # the memory of the cache is the update's until then
+            self._is_asleep = True
+
+    def _take(self, request: Request) -> None:
+        name = request.sequence
+        ids = self._sequences.setdefault(name, [])
+        if name in self._waiting:
+            raise ValueError(f"sequence {name} already waits for a reply; poll until it is there")
+        start = len(ids) + len(request.append)
+        require_room(name, start, self.context)
+        ids += request.append
+        self._waiting[name] = request
+        parameters = _parameters(request, self.context - start)
+        self._engine.add_request(str(name), {"prompt_token_ids": list(ids)}, parameters)
 
     def _wake(self) -> None:
         if self._is_asleep:
