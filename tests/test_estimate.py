@@ -11,6 +11,7 @@ from grpo_cl.cli.estimate import estimate_memory
 from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
 from grpo_cl.footprint import Lengths, Plan, changes, estimate, read_plan, read_shape, recipe
+from grpo_cl.footprint.activations import is_plain
 from grpo_cl.footprint.overheads import GIB
 from grpo_cl.footprint.plan import Pass
 from grpo_cl.footprint.sampling import sample_phase
@@ -115,9 +116,7 @@ def test_shards_hold_a_part_of_everything_but_the_reference():
 
 def test_a_group_computes_its_prompt_once_and_groups_share_a_pass():
     found = plan(prompt=1000, reply=100, num_samples_per_prompt=8, batch_size_per_gpu=10)
-    assert found.widest_pass == Pass(
-        rows=72, tokens=9 * 1800, keys=9 * (1000 + 8 * 1100), pairs=9 * (10**6 + 8 * 100 * 1100)
-    )
+    assert found.widest_pass == Pass(rows=72, tokens=9 * 1800)
     assert [one.rows for one in found.passes] == [72, 72, 16]
 
 
@@ -125,7 +124,7 @@ def test_a_group_that_is_too_long_is_cut_and_one_episode_is_never():
     found = plan(prompt=6000, reply=2000, num_samples_per_prompt=8)
     assert [one.rows for one in found.passes] == [5] * 8 + [3] * 8
     single = plan(prompt=20_000, reply=1000)
-    assert single.widest_pass == Pass(1, 21_000, 21_000, 21_000**2)
+    assert single.widest_pass == Pass(1, 21_000)
 
 
 def test_short_or_different_prompts_are_computed_in_every_episode():
@@ -148,11 +147,14 @@ def test_checkpointing_saves_activations_and_nothing_else():
     assert sample_phase(plain).parts == sample_phase(again).parts
 
 
-def test_float32_with_shared_key_heads_keeps_all_attention_weights():
-    shared = plan(model_name_or_path="smollm2-135m", model_dtype="float32")
+def test_float32_with_shared_key_heads_keeps_all_attention_weights_of_unpacked_rows():
+    packed = plan(model_name_or_path="smollm2-135m", model_dtype="float32")
+    windows = {"sliding_window": 4096, "use_sliding_window": True}
+    shared = replace(packed, shape=packed.shape.model_copy(update=windows))
+    assert not is_plain(packed)
     alone = shared.shape.model_copy(update={"num_key_value_heads": 9})
     more = estimate(shared).peak - estimate(replace(shared, shape=alone)).peak
-    assert more > 30 * 4 * 9 * shared.widest_pass.pairs / 2
+    assert more > 30 * 4 * 9 * shared.widest_pass.tokens * shared.length / 2
 
 
 def test_a_cache_with_graphs_over_it_stays_while_the_policy_learns():

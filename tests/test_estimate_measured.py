@@ -1,7 +1,6 @@
 """Estimates against models as they are: counted weights, saved tensors, peaks of real updates."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from random import Random
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 import torch
 from gpu_memory import Case, build, estimate_of, measure, random_group
 from peft import LoraConfig, get_peft_model
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from grpo_cl.config import GRPOConfig
@@ -97,7 +95,7 @@ def test_activations_are_those_that_autograd_keeps(family: str, dtype: str, rank
         reply_tokens=63,
     )
     found = saved_bytes(module.train())
-    assert kept_activations(plan, Pass(2, 128, 128, 2 * 64**2)) == pytest.approx(found, rel=0.1)
+    assert kept_activations(plan, Pass(2, 128)) == pytest.approx(found, rel=0.1)
 
 
 def saved_bytes(module: Any) -> int:
@@ -140,9 +138,7 @@ def test_peaks_of_real_updates_are_foretold(
         group=4,
         slots=12,
     )
-    # What a GPU does where no faster kernel takes float32 with shared key heads.
-    kernel = sdpa_kernel(SDPBackend.MATH) if dtype == "float32" else nullcontext()
-    with kernel, LiveBytes() as meter:
+    with LiveBytes() as meter:
         found = measure(case, torch.device("cpu"), meter)
     expected = {phase.name: phase.peak - WORKSPACE for phase in estimate_of(case).phases}
     assert set(found) == set(expected)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_cl.policy.siblings import SHORTEST, Family, common_prefix, families
+from grpo_cl.policy.siblings import SHORTEST, Family, families
 
 LONG = tuple(range(1000, 1000 + SHORTEST))
 words = st.integers(0, 2)
@@ -12,10 +12,12 @@ sequences = st.lists(
 ).map(lambda parts: [(*start, *end) for start, end in parts])
 
 
-def test_a_prefix_leaves_every_sequence_a_token():
-    assert common_prefix([(1, 2, 3), (1, 2, 4)]) == 2
-    assert common_prefix([(1, 2), (1, 2, 4)]) == 1
-    assert common_prefix([(5,), (5,)]) == 0
+def test_a_beginning_leaves_every_sequence_a_token():
+    (family,) = families([(*LONG, 1), (*LONG, 1)])
+    assert family == Family((0, 1), SHORTEST)
+    (family,) = families([(*LONG, 1), (*LONG, 1, 2)])
+    assert family == Family((0, 1), SHORTEST)
+    assert {family.shared for family in families([LONG, LONG])} == {0}
 
 
 def test_sequences_with_a_long_common_beginning_are_a_family():
@@ -23,7 +25,7 @@ def test_sequences_with_a_long_common_beginning_are_a_family():
     assert sorted(found) == [Family((0, 2), SHORTEST), Family((1,), 0)]
 
 
-def test_a_short_beginning_is_not_worth_a_pass():
+def test_a_short_beginning_is_not_worth_a_segment():
     assert {family.shared for family in families([(1, 2, 3), (1, 2, 4)])} == {0}
 
 

@@ -45,7 +45,9 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
     ),
     "granite": lambda: GraniteConfig(vocab_size=300, logits_scaling=3.0, **SIZES),
     "cohere": lambda: CohereConfig(vocab_size=300, logit_scale=0.5, **SIZES),
-    "gpt2": lambda: GPT2Config(vocab_size=300, n_positions=64, n_embd=32, n_layer=2, n_head=4),
+    "gpt2": lambda: GPT2Config(
+        vocab_size=300, n_positions=64, n_embd=32, n_layer=2, n_head=4, attn_pdrop=0.0
+    ),
 }
 
 

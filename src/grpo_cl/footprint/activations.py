@@ -46,38 +46,40 @@ def forward_of_layer(plan: Plan, *, has_adapters: bool) -> int:
 def backward_of_attention(plan: Plan, work: Pass) -> int:
     """What the way back through attention adds in a layer whose MLP is done already.
 
-    Gradients of keys and values are made for every query head, those of queries in float32.
+    Gradients of keys and values are made for every query head, those of queries in float32 besides.
     """
     shape = plan.shape
-    keys = 2 * plan.item * work.keys * (shape.query_width + shape.key_width)
-    queries = FLOAT * work.tokens * shape.query_width
-    return keys + queries + 2 * _largest_weights(plan) - work.tokens * _mlp(plan)
+    gradients = plan.item * (3 * shape.query_width + 2 * shape.key_width)
+    each = gradients + FLOAT * shape.query_width - _mlp(plan)
+    return work.tokens * each + 2 * _weights(plan, work)
 
 
 def forward_of_attention(plan: Plan, work: Pass) -> int:
     """What attention holds at most in one layer when nothing is kept."""
     shape = plan.shape
-    width = shape.hidden_size + 2 * (shape.query_width + shape.key_width)
-    return plan.item * work.tokens * width + 3 * _largest_weights(plan)
+    each = plan.item * (shape.hidden_size + 2 * (shape.query_width + shape.key_width))
+    if plan.is_family and shape.can_be_packed:
+        # A second look, and both outputs in float32 to be joined.
+        each += (plan.item + 2 * FLOAT) * shape.query_width
+    return work.tokens * each + 3 * _weights(plan, work)
 
 
-def _largest_weights(plan: Plan) -> int:
-    """Attention weights of the largest segment; the plain kernel takes one after another."""
+def _weights(plan: Plan, work: Pass) -> int:
+    """Attention weights of a pass, where the kernel makes them all at once."""
     if not is_plain(plan):
         return 0
-    pairs = plan.length**2
-    if plan.is_family:
-        pairs = max(plan.prompt_tokens**2, plan.reply_tokens * plan.length)
-    return FLOAT * plan.shape.num_attention_heads * pairs
+    return FLOAT * plan.shape.num_attention_heads * work.tokens * plan.length
 
 
 def is_plain(plan: Plan) -> bool:
-    """Whether attention on a GPU keeps all its weights.
+    """Whether attention on a GPU makes and keeps all its weights.
 
-    Flash attention has no float32, and the kernel that has it takes no shared key heads.
+    Where rows are not packed PyTorch chooses the kernel: flash attention has no float32, and the
+    one that has it takes no shared key heads.
     """
     shape = plan.shape
-    return plan.item == FLOAT and shape.num_attention_heads != shape.num_key_value_heads
+    has_shared_heads = shape.num_attention_heads != shape.num_key_value_heads
+    return plan.item == FLOAT and has_shared_heads and not shape.can_be_packed
 
 
 def _norm(plan: Plan, width: int, count: int) -> int:
@@ -100,12 +102,10 @@ def _norms(plan: Plan) -> int:
 def _attention(plan: Plan, work: Pass) -> int:
     """Queries, keys, values, output, and a normaliser of each head, or all weights."""
     shape = plan.shape
-    heads, queries = shape.num_attention_heads, 2 * work.tokens * shape.query_width
     if is_plain(plan):
-        repeated = queries + 2 * work.keys * shape.query_width
-        return FLOAT * (repeated + heads * work.pairs)
-    numbers = queries + 2 * work.keys * shape.key_width
-    return plan.item * numbers + FLOAT * heads * work.tokens
+        return FLOAT * 4 * work.tokens * shape.query_width + _weights(plan, work)
+    numbers = 2 * work.tokens * (shape.query_width + shape.key_width)
+    return plan.item * numbers + FLOAT * shape.num_attention_heads * work.tokens
 
 
 def _mlp(plan: Plan) -> int:

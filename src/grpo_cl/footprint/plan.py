@@ -24,10 +24,6 @@ class Pass(NamedTuple):
     rows: int = 0
     tokens: int = 0
     """Positions that are computed."""
-    keys: int = 0
-    """Keys that attention reads, those of a shared beginning once for each row that goes on."""
-    pairs: int = 0
-    """Queries times keys, over all segments."""
 
     def __add__(self, other: tuple[int, ...]) -> "Pass":  # type: ignore[override]
         return Pass(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
@@ -116,7 +112,7 @@ class Plan:
     @property
     def widest_pass(self) -> Pass:
         """The pass that computes most."""
-        return max(self.passes, key=lambda one: (one.tokens, one.keys))
+        return max(self.passes, key=lambda one: (one.tokens, one.rows))
 
     def _parts(self, budget: int) -> list[Pass]:
         """Each group, or its members one by one where they share too little, cut by ``budget``."""
@@ -130,16 +126,10 @@ class Plan:
     def _family(self, rows: int) -> Pass:
         if rows == 1:
             return self._padded(1)
-        prompt, reply = self.prompt_tokens, self.reply_tokens
-        return Pass(
-            rows=rows,
-            tokens=prompt + rows * reply,
-            keys=prompt + rows * self.length,
-            pairs=prompt**2 + rows * reply * self.length,
-        )
+        return Pass(rows, self.prompt_tokens + rows * self.reply_tokens)
 
     def _padded(self, rows: int) -> Pass:
-        return Pass(rows, rows * self.length, rows * self.length, rows * self.length**2)
+        return Pass(rows, rows * self.length)
 
 
 class Lengths(NamedTuple):

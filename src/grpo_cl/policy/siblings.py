@@ -4,12 +4,15 @@ The episodes of a group share the policy text, the tools and the ticket, and go 
 as the agent writes the same: in tool use most tokens of a batch are repetitions.
 """
 
+import struct
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import pairwise
 from typing import NamedTuple
 
 SHORTEST = 32
-"""Tokens below which a pass of its own for the beginning costs more than it saves."""
+"""Tokens from which a beginning is worth a segment of its own, which members look at besides."""
+ITEM = 4
+"""Bytes of a token's number."""
 
 Ids = Sequence[int]
 
@@ -23,15 +26,52 @@ class Family(NamedTuple):
 
 def families(sequences: Sequence[Ids]) -> list[Family]:
     """A partition into families that leaves the fewest tokens to compute."""
-    order = sorted(range(len(sequences)), key=lambda number: tuple(sequences[number]))
-    return _best(sequences, order).families if order else []
+    # Numbers with the highest byte first: bytes compare as the sequences do, in no time.
+    keys = [struct.pack(f">{len(ids)}I", *ids) for ids in sequences]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    alike = [_common(keys[one], keys[other]) for one, other in pairwise(order)]
+    lengths = [len(sequences[number]) for number in order]
+    return _best(_Row(order, lengths, alike)).families if order else []
 
 
-def common_prefix(sequences: Sequence[Ids]) -> int:
-    """Tokens that all sequences begin with, and after which each has at least one more."""
-    first, last = min(map(tuple, sequences)), max(map(tuple, sequences))
-    limit = min(map(len, sequences)) - 1
-    return next((place for place in range(limit) if first[place] != last[place]), max(limit, 0))
+def _common(one: bytes, other: bytes) -> int:
+    """Tokens that both begin with."""
+    low, high = 0, min(len(one), len(other)) // ITEM
+    while low < high:  # alike up to low, and not beyond high
+        middle = (low + high + 1) // 2
+        span = slice(low * ITEM, middle * ITEM)
+        if one[span] == other[span]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class _Row(NamedTuple):
+    """Sequences in lexical order."""
+
+    numbers: list[int]
+    lengths: list[int]
+    alike: list[int]
+    """Tokens that each and the next begin with; one fewer than there are sequences."""
+
+    @property
+    def shared(self) -> int:
+        """Tokens that all begin with, and after which each has at least one more."""
+        return max(0, min(*self.alike, min(self.lengths) - 1))
+
+    def branches(self, shared: int) -> "list[_Row]":
+        """The sequences by their first token after the shared ones."""
+        cuts = [place + 1 for place, count in enumerate(self.alike) if count <= shared]
+        # Where one ends and the others go on alike, no token tells them apart.
+        bounds = pairwise([0, *(cuts or [1]), len(self.numbers)])
+        return [
+            _Row(self.numbers[a:b], self.lengths[a:b], self.alike[a : b - 1]) for a, b in bounds
+        ]
+
+    def after(self, shared: int) -> int:
+        """Tokens of all after the shared ones."""
+        return sum(self.lengths) - shared * len(self.lengths)
 
 
 class _Choice(NamedTuple):
@@ -39,35 +79,29 @@ class _Choice(NamedTuple):
     families: list[Family]
 
 
-def _best(sequences: Sequence[Ids], order: list[int]) -> _Choice:
+def _best(row: _Row) -> _Choice:
     """The best partition of neighbours in lexical order."""
-    if len(order) == 1:
-        return _Choice(len(sequences[order[0]]), [Family((order[0],), 0)])
-    shared = common_prefix([sequences[number] for number in order])
-    branches = _branches(sequences, order, shared)
-    apart = [_best(sequences, branch) for branch in branches]
+    if len(row.numbers) == 1:
+        return _Choice(row.lengths[0], [Family((row.numbers[0],), 0)])
+    shared = row.shared
+    branches = row.branches(shared)
+    apart = [_best(branch) for branch in branches]
     # A branch stays where going on from here costs it no more than beginning by itself.
     members: list[int] = []
+    tokens = shared
     left: list[_Choice] = []
     for branch, own in zip(branches, apart, strict=True):
-        if sum(len(sequences[number]) - shared for number in branch) <= own.tokens:
-            members += branch
+        rest = branch.after(shared)
+        if rest <= own.tokens:
+            members += branch.numbers
+            tokens += rest
         else:
             left.append(own)
-    rests = sum(len(sequences[number]) - shared for number in members)
-    tokens = shared + rests + sum(own.tokens for own in left)
-    if shared < SHORTEST or tokens >= sum(own.tokens for own in apart):
-        return _joined(apart)
-    return _Choice(tokens, [Family(tuple(members), shared), *_joined(left).families])
-
-
-def _branches(sequences: Sequence[Ids], order: list[int], shared: int) -> list[list[int]]:
-    """The sequences by their first token after the shared ones."""
-    branches = [
-        list(part) for _, part in groupby(order, key=lambda number: sequences[number][shared])
-    ]
-    # Where one ends and the others go on alike, no token tells them apart.
-    return branches if len(branches) > 1 else [order[:1], order[1:]]
+    alone, leaving = _joined(apart), _joined(left)
+    tokens += leaving.tokens
+    if shared < SHORTEST or tokens >= alone.tokens:
+        return alone
+    return _Choice(tokens, [Family(tuple(members), shared), *leaving.families])
 
 
 def _joined(choices: Sequence[_Choice]) -> _Choice:
