@@ -110,7 +110,7 @@ def test_a_prompt_longer_than_one_pass_is_read_in_pieces() -> None:
     engine = sampler(module, context=5000)
     engine.submit([request(0, ids, max_new_tokens=2)])
     written = finish(engine, 1)[0].ids
-    assert read == [PREFILL_TOKENS, 4199 - PREFILL_TOKENS, 1, 1]
+    assert read[2:] == [PREFILL_TOKENS, 4199 - PREFILL_TOKENS, 1, 1]  # after a trial
     assert is_greedy(module, ids, written)
 
 

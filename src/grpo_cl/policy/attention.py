@@ -1,10 +1,9 @@
 """Attention as training and sampling need it: over packed rows, and over cached keys and values.
 
-Shapes: B rows, H query heads, J key heads (each serves H/J query heads), T new tokens, D width;
-N and M as in ``packing``.
+Shapes: B rows, H query heads, J key heads (each serves H/J query heads), T new tokens, D width.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +11,18 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from grpo_cl.policy.packing import Layout, Segment
+from grpo_cl.errors import ConfigError
+from grpo_cl.policy.branches import attend_branches
+from grpo_cl.policy.kernels import States
+from grpo_cl.policy.packing import Layout
+from grpo_cl.policy.rooted import attend_rooted
+from grpo_cl.policy.trunks import Used
 
 NAME = "grpo_cl"
 SPECIAL = ("softcap", "position_bias", "s_aux")
 """Options that only transformers' own function knows what to do with."""
-WIDEST = 256
-"""The widest head that PyTorch's flash attention takes."""
+TOLERANCE = {torch.bfloat16: 0.05, torch.float16: 0.01, torch.float32: 1e-3, torch.float64: 1e-6}
+"""How far two ways to compute the same may be apart, as a share of its norm."""
 
 
 def register() -> None:
@@ -34,14 +38,24 @@ def attend(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """A packed row by its ``layout``; others as transformers' own SDPA, with fewer copies."""
+    """Packed rows by their ``layout``, rows after trunks by what they use, others as SDPA."""
     layout: Layout | None = options.pop("layout", None)
+    used: Used | None = options.pop("used", None)
     is_plain = all(options.get(name) is None for name in SPECIAL)
     if layout is not None:
         assert is_plain, "checked before the first row was packed"
-        scale, dropout = options.get("scaling"), options.get("dropout", 0.0)
-        pack = _flash if _has_flash(query) else _one_by_one
-        return pack(layout, (query, key, value), scale, dropout), None
+        if options.get("dropout"):
+            raise ConfigError(
+                f"attention dropout {options['dropout']} has no place in a packed row; set it to 0 "
+                "in the model's config.json"
+            )
+        states = States(*(state[0].transpose(0, 1) for state in (query, key, value)))
+        return attend_branches(layout, states, options.get("scaling"))[None], None
+    if used is not None and is_plain:  # whoever keeps trunks tries first whether they are seen
+        assert attention_mask is not None
+        scale = options.get("scaling") or query.shape[-1] ** -0.5
+        layer = cast(int, module.layer_idx)
+        return attend_rooted((query, key, value), attention_mask, used, layer, scale), None
     # On a GPU a mask and shared heads together fall back to the slowest kernel.
     is_slow = query.shape[2] > 1 and query.is_cuda
     if attention_mask is None or not is_plain or is_slow:
@@ -63,60 +77,3 @@ def _over_cache(
         query_BHTD, key, value, attn_mask=mask, scale=scale, enable_gqa=True
     )
     return output.transpose(1, 2).contiguous()
-
-
-def _has_flash(query: Tensor) -> bool:
-    is_short = query.dtype in {torch.bfloat16, torch.float16}
-    return query.is_cuda and is_short and query.shape[3] <= WIDEST
-
-
-def _flash(
-    layout: Layout, states: tuple[Tensor, ...], scale: float | None, dropout: float
-) -> Tensor:
-    """All segments in one call; a causal mask whose last query sees the last key."""
-    query_NHD, key_NJD, value_NJD = (state[0].transpose(0, 1) for state in states)
-    output_NHD, *_ = torch.ops.aten._flash_attention_forward(
-        query_NHD.contiguous(),
-        key_NJD[layout.keys_M],
-        value_NJD[layout.keys_M],
-        layout.query_ends,
-        layout.key_ends,
-        *layout.longest,
-        dropout,
-        True,  # noqa: FBT003  # causal; the operator takes positions only
-        False,  # noqa: FBT003  # no debug mask
-        scale=scale,
-    )
-    return output_NHD[None]
-
-
-def _one_by_one(
-    layout: Layout, states: tuple[Tensor, ...], scale: float | None, dropout: float
-) -> Tensor:
-    query_1HND = states[0]
-    outputs = [
-        scaled_dot_product_attention(
-            query_1HND[:, :, segment.start : segment.end],
-            *(_seen(state, segment) for state in states[1:]),
-            attn_mask=_causal(segment, query_1HND.device) if segment.before else None,
-            is_causal=not segment.before,
-            dropout_p=dropout,
-            scale=scale,
-            enable_gqa=True,
-        )
-        for segment in layout.segments
-    ]
-    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous()
-
-
-def _seen(state_1JND: Tensor, segment: Segment) -> Tensor:
-    own = state_1JND[:, :, segment.start : segment.end]
-    if not segment.before:
-        return own
-    before = state_1JND[:, :, segment.before.start : segment.before.stop]
-    return torch.cat([before, own], dim=2)
-
-
-def _causal(segment: Segment, device: torch.device) -> Tensor:
-    new, before = segment.end - segment.start, len(segment.before)
-    return torch.ones(new, before + new, dtype=torch.bool, device=device).tril(before)

@@ -19,8 +19,9 @@ from typing_extensions import override
 from grpo_cl.errors import ContextFullError
 from grpo_cl.policy.decoding import EagerDecoder, make_decoder
 from grpo_cl.policy.draws import Draw, Drawn
+from grpo_cl.policy.reader import SlotReader
 from grpo_cl.policy.seats import Conversation, Seats, begin_alike
-from grpo_cl.policy.slots import SlotReader
+from grpo_cl.policy.trunks import Trunks
 
 PREFILL_TOKENS = 4096
 """Most tokens, padding included, that one pass over new prompts reads on a CPU."""
@@ -151,9 +152,12 @@ class TransformersSampler(Releasing):
         super().__init__()
         self.context = context
         place = torch.device(device)
-        self._reader = SlotReader(module, context=context, slots=slots, device=place)
+        self._piece = GPU_PREFILL_TOKENS if place.type == "cuda" else PREFILL_TOKENS
+        self._reader = SlotReader(
+            module, context=context, slots=slots, device=place, piece=self._piece
+        )
         self._decoder = make_decoder(module, self._reader, graphs=graphs)
-        self._prefill_tokens = GPU_PREFILL_TOKENS if place.type == "cuda" else PREFILL_TOKENS
+        self._trunks = Trunks(self._reader)
         self._seats = Seats(self._reader.cache, slots)
         self._conversations: dict[int, Conversation] = {}
         self._replies: dict[int, _Reply] = {}
@@ -190,8 +194,10 @@ class TransformersSampler(Releasing):
         conversation = self._conversations.pop(sequence, None)
         if conversation is not None:
             self._seats.leave(conversation)
+        if not self._conversations:
+            self._trunks.clear()
         if not self._conversations and isinstance(self._decoder, EagerDecoder):
-            self._reader.cache.clear()
+            self._reader.clear()
 
     def _take(self, request: Request) -> None:
         name = request.sequence
@@ -211,19 +217,29 @@ class TransformersSampler(Releasing):
             wave: list[Conversation] = []
             for one in behind:
                 if not one.cached:
+                    self._root(one)
+                if not one.held:
                     self._seats.borrow(one)
                 # The episodes of a group begin alike: the first reads, the others copy its row.
-                if one.cached or not begin_alike(one, wave):
+                if one.held or not begin_alike(one, wave):
                     wave.append(one)
             self._read(wave)
             behind = [one for one in behind if one.behind]
 
+    def _root(self, conversation: Conversation) -> None:
+        """Let it go on from a trunk, if it is long."""
+        in_use = {one.place.trunk for one in self._conversations.values()}
+        conversation.place = self._trunks.place(conversation.ids, in_use)
+        conversation.cached = conversation.place.length
+
     def _read(self, wave: Sequence[Conversation]) -> None:
         """Read all but the last token of each, those of similar length together."""
         while behind := sorted((one for one in wave if one.behind), key=lambda one: -one.behind):
-            width = min(behind[0].behind, self._prefill_tokens)
-            alike = [one for one in behind if 2 * one.behind >= width]  # little padding
-            batch = alike[: self._prefill_tokens // width]
+            width = min(behind[0].behind, self._piece)
+            first = behind[0].place
+            # Little padding, and one trunk.
+            alike = [one for one in behind if 2 * one.behind >= width and one.place == first]
+            batch = alike[: self._piece // width]
             batch.sort(key=lambda one: one.row or 0)
             chunks = [one.chunk(min(width, one.behind)) for one in batch]
             self._reader.read(chunks)

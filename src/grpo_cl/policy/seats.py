@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from grpo_cl.policy.slots import Chunk, SlotCache
+from grpo_cl.policy.reader import Chunk
+from grpo_cl.policy.slots import SlotCache
+from grpo_cl.policy.trunks import NOWHERE, Place, common_beginning
 
 SHARED_PREFIX = 32
 """Shortest common beginning worth copying from another row."""
@@ -18,14 +20,21 @@ class Conversation:
     is_waiting: bool = False
     """Whether a reply is wanted."""
     row: int | None = None
+    place: Place = NOWHERE
+    """The part of a trunk that the row goes on from."""
     cached: int = 0
-    """How many of the ids have keys and values in the row."""
+    """How many of the ids have keys and values, in the trunk and in the row."""
     last_used: int = 0
 
     @property
     def is_running(self) -> bool:
         """Whether the next step writes for it."""
         return self.is_waiting and self.row is not None
+
+    @property
+    def held(self) -> int:
+        """How many of the ids have keys and values in the row."""
+        return self.cached - self.place.length
 
     @property
     def behind(self) -> int:
@@ -35,7 +44,8 @@ class Conversation:
     def chunk(self, count: int) -> Chunk:
         """The next ``count`` ids to read."""
         assert self.row is not None
-        return Chunk(self.row, self.cached, self.ids[self.cached : self.cached + count])
+        ids = self.ids[self.cached : self.cached + count]
+        return Chunk(self.row, self.held, ids, self.place)
 
 
 class Seats:
@@ -58,7 +68,7 @@ class Seats:
         """Take a conversation's row, if it has one."""
         if conversation.row is not None:
             self._rows[conversation.row] = None
-            conversation.row, conversation.cached = None, 0
+            conversation.row, conversation.cached, conversation.place = None, 0, NOWHERE
 
     def compact(self) -> list[Conversation]:
         """Move the running ones to the first rows, where they are read without a copy."""
@@ -72,7 +82,8 @@ class Seats:
 
     def borrow(self, conversation: Conversation) -> None:
         """Copy the longest beginning that another row already holds."""
-        donor, length = None, SHARED_PREFIX - 1
+        start = conversation.place.length
+        donor, length = None, start + SHARED_PREFIX - 1
         for other in self._holders():
             common = _common(conversation, other)
             if common > length:
@@ -80,7 +91,7 @@ class Seats:
         if donor is not None:
             assert donor.row is not None
             assert conversation.row is not None
-            self._cache.copy(donor.row, conversation.row, length)
+            self._cache.copy(donor.row, conversation.row, length - start)
             conversation.cached = length
 
     def _holders(self) -> list[Conversation]:
@@ -97,10 +108,10 @@ class Seats:
     def _move(self, conversation: Conversation, target: int) -> None:
         source, resting = conversation.row, self._rows[target]
         assert source is not None
-        if resting is not None and resting.cached:
-            self._cache.swap(source, target, max(conversation.cached, resting.cached))
-        elif conversation.cached:
-            self._cache.copy(source, target, conversation.cached)
+        if resting is not None and resting.held:
+            self._cache.swap(source, target, max(conversation.held, resting.held))
+        elif conversation.held:
+            self._cache.copy(source, target, conversation.held)
         self._rows[source], self._rows[target] = resting, conversation
         conversation.row = target
         if resting is not None:
@@ -109,19 +120,18 @@ class Seats:
 
 def begin_alike(one: Conversation, others: Sequence[Conversation]) -> bool:
     """Whether one of ``others`` is about to read a beginning that ``one`` can copy."""
-    if one.behind < SHARED_PREFIX:
-        return False
-    beginning = one.ids[:SHARED_PREFIX]
-    return any(len(o.ids) > SHARED_PREFIX and o.ids[:SHARED_PREFIX] == beginning for o in others)
+    return one.behind >= SHARED_PREFIX and any(_start_alike(one, other) for other in others)
+
+
+def _start_alike(one: Conversation, other: Conversation) -> bool:
+    start, end = one.place.length, one.place.length + SHARED_PREFIX
+    are_long = min(len(one.ids), len(other.ids)) > end
+    return one.place == other.place and are_long and one.ids[start:end] == other.ids[start:end]
 
 
 def _common(one: Conversation, other: Conversation) -> int:
-    """Length of a beginning that ``other`` has cached; slices compare faster than a loop."""
-    low, high = 0, min(other.cached, one.behind)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one.ids[low:middle] == other.ids[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """Length of a beginning that ``other`` has cached; 0 where it is short."""
+    if not _start_alike(one, other):
+        return 0
+    start, limit = one.place.length, min(other.cached, len(one.ids) - 1)
+    return start + common_beginning(one.ids[start:limit], other.ids[start:limit])

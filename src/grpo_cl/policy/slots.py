@@ -1,35 +1,15 @@
-"""A causal language model that reads many conversations with one cache of keys and values.
+"""Keys and values of many conversations, each in a row of one cache.
 
-Each conversation owns a row of the cache. A forward pass appends to any set of rows, each at its
-own position, so rows of different lengths share a batch without padding on the left.
-
-Shapes: B rows of a pass, T new tokens of a row (padded on the right), K tokens a row can look at,
-N new tokens of all rows, V vocabulary.
+Shapes: N new tokens of all rows of a pass.
 """
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 from typing_extensions import override
 
-from grpo_cl.errors import ConfigError
-from grpo_cl.policy import attention
-
 MIN_CAPACITY = 64
-FULL, SLIDING = "full_attention", "sliding_attention"
-
-
-class Chunk(NamedTuple):
-    """Tokens that a row reads next."""
-
-    row: int
-    start: int
-    """How many tokens the row already holds."""
-    ids: Sequence[int]
 
 
 class Span(NamedTuple):
@@ -170,6 +150,22 @@ class SlotCache(Cache):
         """Where the first layer's keys are; None before the first pass."""
         return self._slot_layers[0].buffers[0].data_ptr() if self._slot_layers else None
 
+    @property
+    def span(self) -> Span:
+        """Where the last pass wrote."""
+        assert self._span is not None
+        return self._span
+
+    def layer(self, number: int) -> tuple[Tensor, Tensor]:
+        """The keys and values of one layer."""
+        keys, values = self._slot_layers[number].buffers
+        return keys, values
+
+    def row(self, layer: int, number: int, length: int) -> tuple[Tensor, Tensor]:
+        """The first keys and values of a row, each [heads, length, width]."""
+        keys, values = self.layer(layer)
+        return keys[number, :, :length], values[number, :, :length]
+
     def fit(self, rows: int, length: int) -> None:
         """Make room in every layer."""
         for layer in self._slot_layers:
@@ -189,122 +185,3 @@ class SlotCache(Cache):
         """Give all memory back."""
         self._slot_layers = []
         self.layers = []
-
-
-class SlotReader:
-    """Runs a causal language model over rows of a cache."""
-
-    def __init__(
-        self, module: nn.Module, *, context: int, slots: int, device: torch.device
-    ) -> None:
-        self.slots = slots
-        self.context = context
-        self.cache = SlotCache(slots + 1, context)
-        """One row more than there are slots: it belongs to nobody and takes what is not kept."""
-        self._module = module
-        self._device = device
-        config: Any = module.config
-        self._config = config.get_text_config()
-        self._windows = _windows(self._config.to_dict())
-        if self._config._attn_implementation != "eager" and not module._supports_sdpa:
-            raise ConfigError(
-                f"the transformers sampler cannot pass its masks to the "
-                f"{self._config._attn_implementation!r} attention of model type "
-                f"{self._config.model_type!r}; load the model with flash_attention=false."
-            )
-        attention.register()
-
-    def read(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Append each chunk to its row; logits_BV after the last column of the batch.
-
-        Only where all chunks are equally long are these the logits after each chunk.
-        """
-        width = max(len(chunk.ids) for chunk in chunks)
-        length = max(chunk.start + len(chunk.ids) for chunk in chunks)
-        padded = [[*chunk.ids, *[0] * (width - len(chunk.ids))] for chunk in chunks]
-        starts_B1 = self._tensor([[chunk.start] for chunk in chunks])
-        positions_BT = starts_B1 + torch.arange(width, device=self._device)
-        positions_BT.clamp_(max=length - 1)  # padding may reach past what a model can count
-        self.cache.place(self._span(chunks, positions_BT, length))
-        output: Any = self._module(
-            input_ids=self._tensor(padded),
-            position_ids=positions_BT,
-            attention_mask=self.mask(positions_BT, length),
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return output.logits[:, -1]
-
-    def reserve(self, length: int) -> None:
-        """Have room for ``length`` tokens in every row, and let it stay where it is."""
-        if self.cache.address is None:  # only a pass tells how many layers there are
-            self.read([Chunk(self.slots, 0, [0])])
-        self.cache.fit(self.slots + 1, length)
-
-    @contextmanager
-    def sampling(self) -> Generator[None]:
-        """Evaluation mode, no gradients, and an attention that takes masks of any form."""
-        chosen, was_training = self._config._attn_implementation, self._module.training
-        if was_training:
-            self._module.eval()
-        if chosen != "eager":  # what a model with its own attention is loaded with
-            self._config._attn_implementation = attention.NAME
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            self._config._attn_implementation = chosen
-            if was_training:
-                self._module.train()
-
-    def _tensor(self, values: Sequence[Any]) -> Tensor:
-        return torch.tensor(values, device=self._device)
-
-    def _span(self, chunks: Sequence[Chunk], positions_BT: Tensor, length: int) -> Span:
-        rows = [chunk.row for chunk in chunks]
-        first, end = rows[0], rows[0] + len(rows)
-        sources_N = self._sources([len(chunk.ids) for chunk in chunks], positions_BT.shape[1])
-        positions_N = positions_BT.flatten()
-        return Span(
-            rows=slice(first, end) if rows == list(range(first, end)) else self._tensor(rows),
-            rows_N=self._tensor([chunk.row for chunk in chunks for _ in chunk.ids]),
-            positions_N=positions_N if sources_N is None else positions_N[sources_N],
-            sources_N=sources_N,
-            num_rows=max(rows) + 1,
-            length=length,
-        )
-
-    def _sources(self, lengths: Sequence[int], width: int) -> Tensor | None:
-        if min(lengths) == width:
-            return None
-        starts = range(0, len(lengths) * width, width)
-        pairs = zip(starts, lengths, strict=True)
-        return self._tensor([start + t for start, count in pairs for t in range(count)])
-
-    def mask(self, positions_BT: Tensor, length: int) -> Tensor | dict[str, Tensor]:
-        """What the tokens at ``positions_BT`` see of ``length``, for each kind of layer."""
-        dtype = next(self._module.parameters()).dtype
-        keys_K = torch.arange(length, device=self._device)
-        queries_B1T1 = positions_BT[:, None, :, None]
-        masks: dict[str, Tensor] = {}
-        for kind, window in self._windows.items():
-            seen_B1TK = keys_K <= queries_B1T1
-            if window is not None:
-                seen_B1TK &= keys_K > queries_B1T1 - window
-            hidden = torch.zeros(seen_B1TK.shape, dtype=dtype, device=self._device)
-            masks[kind] = hidden.masked_fill_(~seen_B1TK, torch.finfo(dtype).min)
-        return masks if len(masks) > 1 else next(iter(masks.values()))
-
-
-def _windows(config: dict[str, Any]) -> dict[str, int | None]:
-    """How far back the layers of each kind look; None for all the way."""
-    window = config.get("sliding_window")
-    kinds = set(config.get("layer_types") or [SLIDING if window else FULL])
-    unknown = sorted(kinds - {FULL, SLIDING})
-    if unknown:
-        raise ConfigError(
-            f"model type {config.get('model_type')!r} has layers of kind {', '.join(unknown)}; the "
-            f"transformers sampler knows {FULL} and {SLIDING}. Sample with another engine."
-        )
-    return {kind: window if kind == SLIDING else None for kind in sorted(kinds)}
