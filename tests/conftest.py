@@ -10,6 +10,8 @@ from grpo_cl.domains import Domain, load_domain
 
 # Before torch is imported: on busy cores a second thread makes tiny models slower, not faster.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Likewise: Triton decides when it is imported whether its kernels are interpreted on a CPU.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
 

@@ -10,21 +10,29 @@ Shapes: B replies, S steps, L tokens a row can look at, V vocabulary.
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, cast
 
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from grpo_cl.policy.draws import Draw, Drawn, draw, draw_rows, drawn
-from grpo_cl.policy.slots import Chunk, SlotReader, Span
+from grpo_cl.policy.lean import LeanStep, lean_step
+from grpo_cl.policy.reader import Chunk, SlotReader
+from grpo_cl.policy.scoring import causal_model
+from grpo_cl.policy.slots import Span
+from grpo_cl.policy.trunks import LEAST, NOWHERE, Place, Used
 
 STEPS = 8
 """Tokens that a graph writes before the host looks at them."""
-ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 384, 512)
-LENGTHS = (128, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144)
+ROWS = (1, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
+LENGTHS = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144)
 """Sizes that graphs are made for; above the last one, its multiples."""
+RESERVED = 1024
+"""Tokens that every row has room for at least: a cache that grows is another, with other graphs."""
 
 
 class EagerDecoder:
@@ -49,9 +57,12 @@ class GraphDecoder:
 
     steps = STEPS
 
-    def __init__(self, module: nn.Module, reader: SlotReader) -> None:
+    def __init__(
+        self, module: nn.Module, reader: SlotReader, lean: Callable[[], LeanStep | None]
+    ) -> None:
         self._module = module
         self._reader = reader
+        self._lean = cache(lean)
         self._graphs: dict[_Size, _Graph] = {}
         is_gpu = next(module.parameters()).is_cuda
         self._pool: Any = torch.cuda.graph_pool_handle() if is_gpu else None
@@ -63,13 +74,14 @@ class GraphDecoder:
         rows = min(_fitting(len(chunks), ROWS), self._reader.slots)
         longest = max(chunk.start for chunk in chunks) + 1 + STEPS
         length = min(_fitting(longest, LENGTHS), self._reader.context)
-        self._reader.reserve(length)
+        self._reader.reserve(max(length, RESERVED))
+        places = self._reader.rounded([chunk.place for chunk in chunks], LEAST)
         if self._stamp != (stamp := self._current()):
             self._graphs.clear()
             self._stamp = stamp
-        size = _Size(rows, length, is_cut=any(row[0].top_p < 1 for row in draws))
+        size = _Size(rows, length, places, is_cut=any(row[0].top_p < 1 for row in draws))
         if size not in self._graphs:
-            self._graphs[size] = _Graph(self._module, self._reader, size, self._pool)
+            self._graphs[size] = _Graph(self._module, self._reader, self._lean(), size, self._pool)
         return self._graphs[size].run(chunks, draws)
 
     def _current(self) -> tuple[object, ...]:
@@ -78,7 +90,7 @@ class GraphDecoder:
             tuple(self._module.active_adapters) if isinstance(self._module, PeftModel) else ()
         )
         weights = sum(weight.data_ptr() for weight in self._module.parameters())
-        return (*adapters, weights, self._reader.cache.address)
+        return (*adapters, weights, self._reader.cache.address, self._reader.trunks.address)
 
 
 def make_decoder(
@@ -86,7 +98,12 @@ def make_decoder(
 ) -> EagerDecoder | GraphDecoder:
     """Graphs where they are wanted, unless the weights are spread: those have no fixed place."""
     is_spread = any(isinstance(weight, DTensor) for weight in module.parameters())
-    return GraphDecoder(module, reader) if graphs and not is_spread else EagerDecoder(reader)
+    if not graphs or is_spread:
+        return EagerDecoder(reader)
+    causal, device = causal_model(cast(PreTrainedModel, module)), next(module.parameters()).device
+    # Tried when it is first needed, as a sampler may be made while weights are elsewhere.
+    is_gpu = device.type == "cuda"
+    return GraphDecoder(module, reader, lambda: lean_step(causal, device) if is_gpu else None)
 
 
 class _Size(NamedTuple):
@@ -94,6 +111,8 @@ class _Size(NamedTuple):
 
     rows: int
     length: int
+    places: tuple[Place, ...]
+    """The trunks that are looked at, and how far."""
     is_cut: bool
     """Whether any row has a ``top_p``, for which the vocabulary is sorted."""
 
@@ -106,6 +125,9 @@ class _Inputs(NamedTuple):
     """Where keys and values are written; those of no reply go to a row of nobody's."""
     positions_B: Tensor
     tokens_B: Tensor
+    trunks_B: Tensor
+    reaches_B: Tensor
+    """What each row goes on from."""
     temperatures_B1: Tensor
     top_ps_B1: Tensor
     numbers_SB1: Tensor
@@ -119,21 +141,30 @@ class _Inputs(NamedTuple):
             return torch.ones(*shape, dtype=torch.double, device=device)
 
         return cls(
-            whole(1), whole(rows), whole(rows), whole(rows),
-            real(rows, 1), real(rows, 1), real(STEPS, rows, 1) / 2,
-        )  # fmt: skip
+            step_1=whole(1),
+            rows_B=whole(rows),
+            positions_B=whole(rows),
+            tokens_B=whole(rows),
+            trunks_B=whole(rows),
+            reaches_B=whole(rows),
+            temperatures_B1=real(rows, 1),
+            top_ps_B1=real(rows, 1),
+            numbers_SB1=real(STEPS, rows, 1) / 2,
+        )
 
 
 class _Graph:
     """One step of decoding for a number of rows and a length."""
 
-    def __init__(self, module: nn.Module, reader: SlotReader, size: _Size, pool: Any) -> None:
-        self._module = module
+    def __init__(
+        self, module: nn.Module, reader: SlotReader, lean: LeanStep | None, size: _Size, pool: Any
+    ) -> None:
         self._reader = reader
-        self._rows, self._length, self._is_cut = size
+        self._lean = lean
+        self._size = size
         device = next(module.parameters()).device
-        self._inputs = _Inputs.make(self._rows, device)
-        self._tokens_SB = torch.zeros(STEPS, self._rows, dtype=torch.double, device=device)
+        self._inputs = _Inputs.make(self._size.rows, device)
+        self._tokens_SB = torch.zeros(STEPS, self._size.rows, dtype=torch.double, device=device)
         self._logprobs_SB = torch.zeros_like(self._tokens_SB)
         self._replay = self._captured(pool) if device.type == "cuda" else self._step
 
@@ -147,7 +178,7 @@ class _Graph:
         return [drawn(row) for row in pairs_BS2.tolist()]
 
     def _set(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> None:
-        free = self._rows - len(chunks)
+        free = self._size.rows - len(chunks)
         nobody = self._reader.slots
         first = [row[0] for row in draws]
         numbers = [[[row[step].number] for row in draws] + [[0.0]] * free for step in range(STEPS)]
@@ -156,6 +187,8 @@ class _Graph:
             [*range(len(chunks)), *[nobody] * free],
             [*(chunk.start for chunk in chunks), *[0] * free],
             [*(chunk.ids[0] for chunk in chunks), *[0] * free],
+            [*(chunk.place.trunk for chunk in chunks), *[NOWHERE.trunk] * free],
+            [*(chunk.place.length for chunk in chunks), *[NOWHERE.length] * free],
             [*([one.temperature] for one in first), *[[0.0]] * free],
             [*([one.top_p] for one in first), *[[1.0]] * free],
             numbers,
@@ -179,35 +212,31 @@ class _Graph:
 
     def _step(self) -> None:
         given = self._inputs
-        positions_B1 = given.positions_B[:, None]
-        self._reader.cache.place(
-            Span(
-                rows=slice(0, self._rows),
-                rows_N=given.rows_B,
-                positions_N=given.positions_B,
-                sources_N=None,
-                num_rows=self._rows,
-                length=self._length,
-            )
+        span = Span(
+            rows=slice(0, self._size.rows),
+            rows_N=given.rows_B,
+            positions_N=given.positions_B,
+            sources_N=None,
+            num_rows=self._size.rows,
+            length=self._size.length,
         )
-        output: Any = self._module(
-            input_ids=given.tokens_B[:, None],
-            position_ids=positions_B1,
-            attention_mask=self._reader.mask(positions_B1, self._length),
-            past_key_values=self._reader.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        used = Used(self._reader.trunks, self._size.places, given.trunks_B, given.reaches_B)
+        logits_BV = self._logits(span, used if self._size.places else None)
         numbers_B1 = given.numbers_SB1.index_select(0, given.step_1)[0]
-        top_ps_B1 = given.top_ps_B1 if self._is_cut else None
-        tokens_B, logprobs_B = draw_rows(
-            output.logits[:, -1], numbers_B1, given.temperatures_B1, top_ps_B1
-        )
+        top_ps_B1 = given.top_ps_B1 if self._size.is_cut else None
+        tokens_B, logprobs_B = draw_rows(logits_BV, numbers_B1, given.temperatures_B1, top_ps_B1)
         self._tokens_SB.index_copy_(0, given.step_1, tokens_B[None].double())
         self._logprobs_SB.index_copy_(0, given.step_1, logprobs_B[None].double())
         given.tokens_B.copy_(tokens_B)
-        given.positions_B.add_(1).clamp_(max=self._length - 1)
+        given.positions_B.add_(1).clamp_(max=self._size.length - 1)
         given.step_1.add_(1)
+
+    def _logits(self, span: Span, used: Used | None) -> Tensor:
+        reader, given = self._reader, self._inputs
+        if self._lean is not None:
+            return self._lean(reader.cache, span, given.tokens_B, used)
+        tokens_B1, positions_B1 = given.tokens_B[:, None], given.positions_B[:, None]
+        return reader.forward(reader.cache, span, tokens_B1, positions_B1, used)
 
 
 def _fitting(count: int, sizes: Sequence[int]) -> int:

@@ -1,0 +1,132 @@
+"""One decoding step of a model of Llama's shape, with few and fused kernels.
+
+A module's own step is more than forty kernels a layer, most of them of a few numbers per row. This
+one calls the module's linear layers, whatever adapters they have, and does the rest with ``fused``.
+Shapes: B rows, E hidden size, H query heads, J key heads, D width, V vocabulary.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from grpo_cl.policy.attention import TOLERANCE
+from grpo_cl.policy.reader import Chunk, SlotReader
+from grpo_cl.policy.scoring import Head, sees_all
+from grpo_cl.policy.slots import SlotCache, Span
+from grpo_cl.policy.trunks import PAGE, Place, Used
+
+SHAPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+"""Types of models that are layers of norm, attention, norm and gated projections, and no more."""
+WIDTHS = frozenset({16, 32, 64, 128, 256})
+"""What a head may be wide."""
+
+
+class _Pass(NamedTuple):
+    """What all layers of a step are given."""
+
+    cache: SlotCache
+    span: Span
+    turns_BD: tuple[Tensor, Tensor]
+    used: Used | None
+    seen: tuple[Tensor, ...]
+    """How much each row sees of each trunk."""
+
+
+class LeanStep:
+    """The next token's logits for the first rows of a cache."""
+
+    def __init__(self, causal: PreTrainedModel) -> None:
+        self._base: Any = causal.base_model
+        self._head = Head(causal)
+        self._width = _width(causal)
+        self._fused: Any = import_module("grpo_cl.policy.fused")
+
+    def __call__(self, cache: SlotCache, span: Span, tokens_B: Tensor, used: Used | None) -> Tensor:
+        """Logits_BV after ``tokens_B``, whose keys and values go where ``span`` says."""
+        base = self._base
+        total_BE: Tensor = base.embed_tokens(tokens_B)
+        added_BE: Tensor | None = None
+        positions_B = span.positions_N if used is None else span.positions_N + used.lengths_B
+        turns = [one[:, 0].contiguous() for one in base.rotary_emb(total_BE, positions_B[:, None])]
+        given = _Pass(cache, span, cast(tuple[Tensor, Tensor], tuple(turns)), used, _seen(used))
+        for layer in base.layers:
+            total_BE, hidden_BE = self._norm(layer.input_layernorm, total_BE, added_BE)
+            added_BE = self._attend(layer.self_attn, hidden_BE, given)
+            total_BE, hidden_BE = self._norm(layer.post_attention_layernorm, total_BE, added_BE)
+            up_BF, gate_BF = layer.mlp.up_proj(hidden_BE), layer.mlp.gate_proj(hidden_BE)
+            added_BE = layer.mlp.down_proj(self._fused.gated(gate_BF, up_BF))
+        return self._head(self._norm(base.norm, total_BE, added_BE)[1])
+
+    def _norm(self, norm: Any, total: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self._fused.add_norm(total, added, norm.weight, norm.variance_epsilon)
+
+    def _attend(self, layer: Any, hidden_BE: Tensor, given: _Pass) -> Tensor:
+        query_BHD, key_BJD, value_BJD = (
+            project(hidden_BE).unflatten(1, (-1, self._width))
+            for project in (layer.q_proj, layer.k_proj, layer.v_proj)
+        )
+        if layer.config.model_type == "qwen3":
+            query_BHD = self._norm_heads(layer.q_norm, query_BHD)
+            key_BJD = self._norm_heads(layer.k_norm, key_BJD)
+        span, cache = given.span, given.cache.layer(layer.layer_idx)
+        where = span.rows_N, span.positions_N
+        self._fused.rotate_and_store((query_BHD, key_BJD, value_BJD), given.turns_BD, cache, where)
+        places = given.used.places if given.used else ()
+        count = self._fused.parts_of(span.length, tuple(place.length for place in places))
+        looks = self._fused.Looks(query_BHD, count)
+        looks.at_rows(cache, span.positions_N, span.length)
+        for (trunk, length), seen_B in zip(places, given.seen, strict=True):
+            assert given.used is not None
+            looks.at_trunk(given.used.cache.row(layer.layer_idx, trunk, length), seen_B)
+        return layer.o_proj(looks.joined().flatten(1))
+
+    def _norm_heads(self, norm: Any, states_BHD: Tensor) -> Tensor:
+        flat = states_BHD.flatten(0, 1)
+        return self._norm(norm, flat, None)[1].view_as(states_BHD)
+
+
+def lean_step(causal: PreTrainedModel, device: torch.device) -> LeanStep | None:
+    """A step for the model, if it is of the shape and gives the model's own logits."""
+    settings = causal.config.get_text_config().to_dict()
+    is_known = settings["model_type"] in SHAPES and settings["hidden_act"] == "silu"
+    if not is_known or not sees_all(causal.config) or _width(causal) not in WIDTHS:
+        return None
+    if find_spec("triton") is None:
+        return None
+    step = LeanStep(causal)
+    return step if is_exact(step, causal, device) else None
+
+
+def is_exact(step: LeanStep, causal: PreTrainedModel, device: torch.device) -> bool:
+    """Whether the step agrees with the model, on a row after a trunk and on one without."""
+    reader = SlotReader(causal, context=2 * PAGE, slots=1, device=device, piece=PAGE)
+    vocabulary = causal.config.get_text_config().vocab_size
+    *before, last = [number % vocabulary for number in range(2 * PAGE - 1)]
+    rows = [Chunk(0, 0, before[PAGE:], Place(0, PAGE)), Chunk(1, 0, before)]
+    tokens_B = torch.full((len(rows),), last, device=device)
+    with reader.sampling():
+        reader.plant(0, before[:PAGE])
+        for chunk in rows:
+            reader.read([chunk])
+        ends = [chunk._replace(start=len(chunk.ids), ids=[last]) for chunk in rows]
+        expected_BV = reader.read(ends)
+        used = reader.used([chunk.place for chunk in rows])
+        found_BV = step(reader.cache, reader.cache.span, tokens_B, used)
+    errors_B = (found_BV - expected_BV).float().norm(dim=-1) / expected_BV.float().norm(dim=-1)
+    return bool((errors_B < TOLERANCE[expected_BV.dtype]).all())
+
+
+def _width(causal: PreTrainedModel) -> int:
+    config = causal.config.get_text_config()
+    own: int | None = config.to_dict().get("head_dim")
+    return own or config.hidden_size // config.num_attention_heads
+
+
+def _seen(used: Used | None) -> tuple[Tensor, ...]:
+    if used is None:
+        return ()
+    return tuple(torch.where(used.trunks_B == trunk, used.lengths_B, 0) for trunk, _ in used.places)

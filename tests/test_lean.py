@@ -1,0 +1,147 @@
+"""A decoding step with fused kernels, run by Triton's interpreter."""
+
+from collections.abc import Callable
+from importlib import import_module
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from architectures import GROUPED, WINDOW, built
+from grpo_cl.policy.decoding import GraphDecoder
+from grpo_cl.policy.lean import LeanStep, is_exact, lean_step
+from sampling import finish, is_greedy, request, sampler, some_ids
+
+pytest.importorskip("triton")
+fused: Any = import_module("grpo_cl.policy.fused")
+
+CPU = torch.device("cpu")
+CONTEXT = 1600
+SIZES: dict[str, Any] = GROUPED | {"max_position_embeddings": CONTEXT, "head_dim": 16}
+
+
+def llama() -> PreTrainedModel:
+    return LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True))
+
+
+def qwen2() -> PreTrainedModel:
+    sizes: dict[str, Any] = SIZES | {"hidden_size": 64}
+    sizes.pop("head_dim")
+    return Qwen2ForCausalLM(Qwen2Config(**sizes))
+
+
+def qwen3() -> PreTrainedModel:
+    return Qwen3ForCausalLM(Qwen3Config(**SIZES))
+
+
+def adapted_llama() -> PreTrainedModel:
+    model = llama()
+    adapters = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    return get_peft_model(model, adapters).get_base_model()  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("builder", [llama, qwen2, qwen3, adapted_llama])
+@torch.inference_mode()
+def test_a_step_gives_the_logits_of_the_model(builder: Callable[[], Any]) -> None:
+    module = built(builder)
+    assert isinstance(module, PreTrainedModel)
+    assert lean_step(module, CPU) is not None
+
+
+@torch.inference_mode()
+def test_a_step_that_does_not_is_found_out() -> None:
+    module = built(llama)
+    assert isinstance(module, PreTrainedModel)
+    step = LeanStep(module)
+    module.model.layers[1].input_layernorm.forward = lambda hidden: hidden
+    assert not is_exact(step, module, CPU)
+
+
+def test_models_of_another_shape_have_no_step() -> None:
+    sizes: dict[str, Any] = SIZES | WINDOW
+    windowed = MistralForCausalLM(MistralConfig(**sizes))
+    other = LlamaForCausalLM(LlamaConfig(**SIZES, hidden_act="gelu"))
+    sizes = SIZES | {"head_dim": 8}
+    narrow = LlamaForCausalLM(LlamaConfig(**sizes))
+    assert all(lean_step(model, CPU) is None for model in (windowed, other, narrow))
+
+
+@pytest.mark.slow
+def test_replies_after_a_trunk_are_those_of_the_model() -> None:
+    module = built(llama)
+    assert isinstance(module, PreTrainedModel)
+    engine = sampler(module, slots=3, context=CONTEXT, graphs=True)
+    engine._decoder = GraphDecoder(module, engine._reader, lambda: LeanStep(module))
+    rng = Random(0)
+    opening = some_ids(rng, 1100, 1100)
+    prompts = [opening + some_ids(rng, 40, 60), opening + some_ids(rng, 9, 9), some_ids(rng, 9, 9)]
+    engine.submit(request(name, ids, max_new_tokens=4) for name, ids in enumerate(prompts))
+    done = finish(engine, len(prompts))
+    assert all(is_greedy(module, ids, done[name].ids) for name, ids in enumerate(prompts))
+
+
+def plain_look(query_HD: Tensor, keys_JKD: Tensor, values_JKD: Tensor) -> Tensor:
+    groups = len(query_HD) // len(keys_JKD)
+    keys, values = (one.repeat_interleave(groups, 0) for one in (keys_JKD, values_JKD))
+    scores_HK = (keys @ query_HD[..., None])[..., 0] * query_HD.shape[-1] ** -0.5
+    return (scores_HK.softmax(-1)[:, None] @ values)[:, 0]
+
+
+def test_rows_see_their_own_tokens_and_as_much_of_each_trunk_as_they_use() -> None:
+    torch.manual_seed(0)
+    query_BHD, cache = (
+        torch.randn(5, 6, 16),
+        (torch.randn(7, 2, 600, 16), torch.randn(7, 2, 600, 16)),
+    )
+    trunks = [(torch.randn(2, 1024, 16), torch.randn(2, 1024, 16)) for _ in range(2)]
+    positions_B = torch.tensor([0, 599, 255, 256, 7])
+    seen_SB = torch.tensor([[0, 1024, 256, 0, 0], [0, 0, 0, 768, 512]])
+    looks = fused.Looks(query_BHD, fused.parts_of(600, (1024, 1024)))
+    looks.at_rows(cache, positions_B, 600)
+    for trunk, seen_B in zip(trunks, seen_SB, strict=True):
+        looks.at_trunk(trunk, seen_B)
+    found_BHD = looks.joined()
+    for row, (query_HD, end) in enumerate(zip(query_BHD, positions_B + 1, strict=True)):
+        keys, values = (
+            torch.cat([cache[kind][row, :, :end], *(
+                trunk[kind][:, :seen] for trunk, seen in zip(trunks, seen_SB[:, row], strict=True)
+            )], 1) for kind in (0, 1)
+        )  # fmt: skip
+        torch.testing.assert_close(found_BHD[row], plain_look(query_HD, keys, values))
+
+
+def test_norms_gates_and_turns_are_those_of_the_formulas() -> None:
+    torch.manual_seed(0)
+    one, other, weight = torch.randn(3, 48), torch.randn(3, 48), torch.randn(48)
+    total, normed = fused.add_norm(one, other, weight, 1e-5)
+    torch.testing.assert_close(total, one + other)
+    torch.testing.assert_close(normed, torch.rms_norm(one + other, (48,), weight, 1e-5))
+    torch.testing.assert_close(fused.gated(one, other), torch.nn.functional.silu(one) * other)
+    cache = torch.zeros(4, 1, 5, 4), torch.zeros(4, 1, 5, 4)
+    query, key, value = (
+        torch.tensor([[[1.0, 2, 3, 4]] * 2]),
+        torch.tensor([[[5.0, 6, 7, 8]]]),
+        one[:1, None, :4],
+    )
+    angles = torch.tensor([[torch.pi / 2, 0] * 2])
+    where = torch.tensor([3]), torch.tensor([2])
+    fused.rotate_and_store((query, key, value), (angles.cos(), angles.sin()), cache, where)
+    # A quarter turn takes the first pair (1, 3) to (-3, 1); the second pair stays.
+    torch.testing.assert_close(query[0], torch.tensor([[-3.0, 2, 1, 4]] * 2))
+    torch.testing.assert_close(cache[0][3, 0, 2], torch.tensor([-7.0, 6, 5, 8]))
+    torch.testing.assert_close(cache[1][3, 0, 2], value[0, 0])
+    assert cache[0].count_nonzero() == 4
