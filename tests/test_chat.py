@@ -119,7 +119,7 @@ def test_mistral_with_leading_spaces_has_the_ids_of_the_whole_text() -> None:
 def test_without_tool_support_an_episode_is_rendered_with_described_tools(style: str) -> None:
     chat = chat_of(style)
     built = episode(chat, [GREETING, user("My order?")], STORY)
-    system = f"{SYSTEM}\n\n{chat.dialect.describe(TOOLS)}"
+    system = f"{chat.dialect.describe(TOOLS)}\n\n{SYSTEM}"
     turns: list[dict[str, Any]] = [
         {"role": "user" if style == "strict" else "system", "content": system}
     ]
@@ -133,6 +133,27 @@ def test_without_tool_support_an_episode_is_rendered_with_described_tools(style:
         assert text.count("</s>") == len(STORY)
         text = text.replace("</s>", "")
     assert text == rendered(style, turns)
+
+
+def test_described_tools_come_first_so_that_tasks_of_a_domain_begin_alike() -> None:
+    chat = chat_of("chatml")
+    one, other = (
+        chat.opening(scene()._replace(system=f"Rules. Ticket: {ticket}"), ())
+        for ticket in ("first", "second")
+    )
+    length = next(place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    shared = decoded("chatml", one[:length])
+    assert chat.dialect.describe(TOOLS) in shared
+    assert shared.endswith("Rules. Ticket:")
+
+
+def test_an_opening_that_is_met_again_has_the_same_ids_and_is_a_list_of_its_own() -> None:
+    chat = chat_of("chatml")
+    first = chat.opening(scene(), [user("Hi")])
+    kept = list(first)
+    first.append(0)
+    assert chat.opening(scene(), [user("Hi")]) == kept
+    assert chat.opening(scene(), [user("Hey")]) != kept
 
 
 def test_without_a_template_a_plain_one_is_used() -> None:

@@ -56,7 +56,7 @@ def test_a_tape_says_who_wrote_which_token() -> None:
 def test_an_opening_has_the_tools_and_somebody_who_speaks() -> None:
     scene = Scene(TASK, "Rules.", [TOOL], solo=True, seed=0)
     system, user = Wording("hermes").opening(scene, ())
-    assert system["content"].startswith("Rules.")
+    assert system["content"].endswith("Rules.")
     assert '"find"' in system["content"]
     assert user == {"role": "user", "content": BEGIN}
     spoken = [Message(role="assistant", content=GREETING), Message(role="user", content="Hi")]

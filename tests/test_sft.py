@@ -4,12 +4,19 @@ from pathlib import Path
 
 import pytest
 
+from grpo_cl.bench import read_campaign
 from grpo_cl.cli import main
 from grpo_cl.cli.demo import _free
-from grpo_cl.cli.sft import _counts
+from grpo_cl.cli.options import read_config
+from grpo_cl.cli.sft import _config, _counts
+from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
-from grpo_cl.policy.sft import CHUNK, Lesson, all_examples, batches
+from grpo_cl.policy.chat import chat_for
+from grpo_cl.policy.sft import CHUNK, Lesson, all_examples, batches, examples, trace, traces
 from tiny_learners import random_traces
+from tiny_policies import byte_tokenizer, config, load, save_model
+
+CONFIGS = Path(__file__).parent.parent / "configs"
 
 SMALL = ("--width", "64", "--layers", "1", "--steps", "1", "--workers", "1")
 
@@ -46,6 +53,45 @@ def test_a_wrong_setting_is_refused_before_any_work(
     assert not out.exists()
 
 
+def described(*settings: str, new_tiny: bool = False) -> GRPOConfig:
+    given = Namespace(settings=list(settings), new_tiny=new_tiny, steps=7, out=Path("made"))
+    return _config(given)
+
+
+def test_a_tiny_policy_is_taught_as_it_is_trained() -> None:
+    for chosen in (described(new_tiny=True), described("--model_name_or_path", "tiny")):
+        assert (chosen.rollout.prompt, chosen.sampling.dialect) == ("compact", "compact")
+        assert (chosen.model_dtype, chosen.learning_rate) == ("float32", 3e-4)
+        assert chosen.optimizer.decay_steps == 7
+
+
+def test_another_model_is_taught_whole_prompts_in_its_own_dialect() -> None:
+    chosen = described("--model_name_or_path", "some/model")
+    assert (chosen.rollout.prompt, chosen.sampling.dialect) == ("full", "auto")
+    assert (chosen.model_dtype, chosen.learning_rate, chosen.kl_coef) == ("bfloat16", 1e-4, 0.0)
+    assert chosen.sampling.max_context is None
+
+
+def test_a_lesson_with_whole_prompts_shows_policy_tools_and_ticket(tmp_path: Path) -> None:
+    chosen = config(save_model(tmp_path))
+    lesson = Lesson("retail", 0, 1, 0.0, is_compact=False, config=chosen)
+    (first, *_) = found = traces(lesson, context=10**6)
+    assert first is not None
+    text = byte_tokenizer().decode(list(first.ids[: first.turns[0][0]]))
+    places = [text.index(part) for part in ("your tools", "cancel_pending_order", "<policy>")]
+    assert places == sorted(places)
+    assert text.index("<ticket>") > text.index("</policy>")
+    chat = chat_for(byte_tokenizer(), "auto")
+    assert found == [trace(chat, example, context=10**6) for example in examples(lesson)]
+    assert traces(lesson, context=100) == [None] * len(found)
+
+
+def test_the_campaign_of_smollm2_has_the_settings_of_its_config() -> None:
+    campaign = read_campaign(CONFIGS / "campaign_smollm2.yaml")
+    described_alone = read_config(["--config", str(CONFIGS / "smollm2.yaml")])
+    assert GRPOConfig.model_validate(campaign.base) == described_alone
+
+
 def test_fewer_demonstrations_than_a_batch_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"3 demonstrations do not fill a batch of 4; raise"):
         next(batches(random_traces(3), size=4, seed=0))
@@ -79,6 +125,16 @@ def test_a_policy_is_made_from_counts_of_each_domain(
     demonstrations = int(said.split()[0])
     assert 8 <= demonstrations <= 16
     assert json.loads((out / "config.json").read_text())["num_hidden_layers"] == 1
+
+
+def test_a_model_may_be_stretched_and_taught_nothing(tmp_path: Path) -> None:
+    model, out = save_model(tmp_path / "model"), tmp_path / "far"
+    words = ("sft", "--model_name_or_path", str(model), "--model_dtype", "float32")
+    given = ("--context", "128", "--steps", "0", "--count", "0", "--out", str(out))
+    assert main([*words, *given]) == 0
+    assert json.loads((out / "config.json").read_text())["max_position_embeddings"] == 128
+    weights = [load(folder, kl_coef=0.0).fingerprint() for folder in (model, out)]
+    assert weights[0] == weights[1]
 
 
 def test_a_demo_goes_beside_an_earlier_one(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def _add_sft(parser: _Parser) -> None:
     parser.add("--new_tiny", action="store_true", help="begin with a new, untrained tiny policy")
     parser.add("--width", type=int, default=192, help="of a new tiny policy")
     parser.add("--layers", type=int, default=6, help="of a new tiny policy")
+    parser.add("--context", type=int, metavar="N", help="tokens to read, above the model's limit")
     parser.add("--out", type=Path, required=True, metavar="DIR")
     parser.set_defaults(run=_command("sft", "sft"), takes_settings=True)
 

@@ -29,7 +29,7 @@ class Wording(NamedTuple):
     def opening(self, scene: Scene, messages: Sequence[Message]) -> list[ChatMessage]:
         """What the policy reads before its first reply."""
         tools = dialect_named(self.dialect).describe(scene.tools) if scene.tools else ""
-        system = "\n\n".join(part for part in (scene.system, tools) if part)
+        system = "\n\n".join(part for part in (tools, scene.system) if part)
         said = self.observation(messages)
         if not any(message["role"] == "user" for message in said):
             said.append({"role": "user", "content": BEGIN})

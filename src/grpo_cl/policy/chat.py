@@ -8,7 +8,9 @@ template, and what users, tools and tickets say never becomes a control token.
 import hashlib
 import logging
 import re
+from array import array
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from transformers import PreTrainedTokenizerBase
 
@@ -35,6 +37,8 @@ _MARKUP = (
     f"{THOUGHT} {END_OF_THOUGHT} <tool_call> </tool_call> <tool_response> </tool_response> "
     "[TOOL_CALLS] [TOOL_RESULTS] [/TOOL_RESULTS]"
 )
+OPENINGS = 512
+"""Openings whose ids are kept: a group begins alike, and every evaluation has the same tasks."""
 _CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +47,8 @@ class Chat:
     """Writes and reads the conversations of a model that has a chat template.
 
     A template that can list tools, write calls in the dialect and show results is used for all of
-    it. With any other, the system message describes the tools and results come as user messages.
+    it. With any other, the system message begins with the tools in words, so that all tasks of a
+    domain begin alike, and results come as user messages.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, dialect: str = "auto") -> None:
@@ -59,12 +64,13 @@ class Chat:
         self._is_thinking = self._template.prompt.rstrip().endswith(THOUGHT)
         self.stop_ids: tuple[int, ...] = self._stops()
         """Any of these ends a reply and belongs to it."""
+        self._opening_ids = lru_cache(maxsize=OPENINGS)(self._encode_opening)
 
     def opening(self, scene: Scene, messages: Sequence[Message]) -> list[int]:
         """Everything up to and including the prompt for the first reply."""
         system, tools = self._controls.guard(scene.system), self._controls.guard(scene.tools)
         if tools and not self.has_tool_template:
-            system = f"{system}\n\n{self.dialect.describe(tools)}".strip()
+            system = f"{self.dialect.describe(tools)}\n\n{system}".strip()
             tools = None
         reason: ConfigError | None = None
         for turns in self._openings(system, self._seen(messages)):
@@ -73,7 +79,7 @@ class Chat:
             except ConfigError as error:
                 reason = error
                 continue  # another arrangement may please the template
-            return self._controls.encode(text, after="")
+            return list(self._opening_ids(text))
         assert reason is not None
         raise reason
 
@@ -119,6 +125,9 @@ class Chat:
         return Message(
             role="assistant", content=parsed.content or None, tool_calls=parsed.calls or None
         )
+
+    def _encode_opening(self, text: str) -> "array[int]":
+        return array("q", self._controls.encode(text, after=""))
 
     def _parse(self, text: str) -> Parsed:
         return self.dialect.read(spoken(text, thinking=self._is_thinking))

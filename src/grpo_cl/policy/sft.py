@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from random import Random
 from typing import NamedTuple, Protocol
@@ -35,7 +36,7 @@ class Lesson(NamedTuple):
     mistakes: float = 0.0
     """Share of the demonstrations that have one."""
     config: GRPOConfig = GRPOConfig()
-    """Whose dials the domain has, where it has any."""
+    """Whose dials the domain has, where it has any, and whose model reads the demonstrations."""
 
 
 class Conversing(Protocol):
@@ -77,15 +78,40 @@ def examples(lesson: Lesson) -> list[Example]:
 
 def all_examples(lessons: Iterable[Lesson], *, workers: int) -> Iterator[list[Example]]:
     """The demonstrations of many lessons, in order, made by several processes."""
-    parts = [
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(examples, _parts(lessons))
+
+
+def all_traces(
+    lessons: Iterable[Lesson], *, workers: int, context: int
+) -> Iterator[list[TokenTrace | None]]:
+    """As ``all_examples``, read by the model of the lessons where they are made.
+
+    Thousands of long prompts take minutes to be put into tokens by one process.
+    """
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(partial(traces, context=context), _parts(lessons))
+
+
+def traces(lesson: Lesson, *, context: int) -> list[TokenTrace | None]:
+    """The demonstrations of one lesson as its model reads them; None for what does not fit."""
+    from grpo_cl.policy.chat import chat_for  # noqa: PLC0415  # transformers is slow to import
+    from grpo_cl.policy.loading import load_tokenizer, resolve  # noqa: PLC0415  # as is torch
+
+    tokenizer = load_tokenizer(resolve(lesson.config.model_name_or_path))
+    chat = chat_for(tokenizer, lesson.config.sampling.dialect)
+    return [trace(chat, example, context=context) for example in examples(lesson)]
+
+
+def _parts(lessons: Iterable[Lesson]) -> list[Lesson]:
+    """Lessons as large as one process takes at a time."""
+    return [
         lesson._replace(
             seed=lesson.seed * 1_000_003 + number, num_tasks=min(CHUNK, lesson.num_tasks - start)
         )
         for lesson in lessons
         for number, start in enumerate(range(0, lesson.num_tasks, CHUNK))
     ]
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(examples, parts)
 
 
 def trace(chat: Conversing, example: Example, *, context: int) -> TokenTrace | None:
