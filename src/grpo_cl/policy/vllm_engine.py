@@ -24,6 +24,9 @@ from grpo_cl.policy.scoring import causal_model
 
 OLDEST, NEWEST = (0, 20), (0, 27)
 """The versions it was written for: from the first up to, not including, the second."""
+READ_AT_ONCE = 16384
+"""Tokens that one step reads: an engine that is asked for by its own name would read 2048, and a
+batch of prompts would take eight times as many steps."""
 
 
 class VLLMSampler(Releasing):
@@ -67,7 +70,11 @@ class VLLMSampler(Releasing):
         self._wake()
         worker = self._engine.model_executor.driver_worker.worker
         worker.model_runner.model.load_weights(merged_weights(model.module))
-        self._engine.reset_prefix_cache()
+        if not self._engine.reset_prefix_cache():
+            raise RuntimeError(
+                f"vLLM still holds the cache of {len(self._waiting)} replies and would go on with "
+                "keys and values of older weights; bring new weights between episodes"
+            )
 
     def close(self) -> None:
         """Let go of the engine's memory."""
@@ -143,6 +150,8 @@ def _start(model: PolicyModel, config: GRPOConfig) -> Any:
                 dtype=config.model_dtype,
                 max_model_len=model.context,
                 max_num_seqs=config.sampling.slots,
+                max_num_batched_tokens=max(READ_AT_ONCE, config.sampling.slots),
+                disable_log_stats=True,  # nobody reads them, and they are made at every token
                 gpu_memory_utilization=config.sampling.gpu_share,
                 enable_prefix_caching=True,
                 enable_sleep_mode=config.sampling.release_cache,
