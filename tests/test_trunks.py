@@ -151,3 +151,14 @@ def test_where_no_place_is_free_what_is_shared_is_used_or_nothing() -> None:
     assert trunks.place(beginnings[COUNT], everyone) == NOWHERE
     assert trunks.place(beginnings[3][:1030] + [0] * 2000, everyone) == Place(3, 1024)
     assert trunks.place(beginnings[COUNT], everyone - {5}) == Place(5, 1792)
+
+
+def test_graphs_stay_while_the_cache_stays_where_it_is() -> None:
+    module = built(long_llama)
+    engine = sampler(module, slots=2, context=200, graphs=True)  # less than is reserved elsewhere
+    engine.submit([request(0, [1, 2, 3], max_new_tokens=40)])
+    finish(engine, 1)
+    address = engine._reader.cache.address
+    engine.submit([request(0, [4], max_new_tokens=40)])
+    finish(engine, 1)
+    assert engine._reader.cache.address == address

@@ -64,8 +64,7 @@ class GraphDecoder:
         self._reader = reader
         self._lean = cache(lean)
         self._graphs: dict[_Size, _Graph] = {}
-        is_gpu = next(module.parameters()).is_cuda
-        self._pool: Any = torch.cuda.graph_pool_handle() if is_gpu else None
+        self._pool: Any = None
         self._stamp: tuple[object, ...] = ()
 
     def decode(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> list[list[Drawn]]:
@@ -74,15 +73,20 @@ class GraphDecoder:
         rows = min(_fitting(len(chunks), ROWS), self._reader.slots)
         longest = max(chunk.start for chunk in chunks) + 1 + STEPS
         length = min(_fitting(longest, LENGTHS), self._reader.context)
-        self._reader.reserve(max(length, RESERVED))
+        self._reader.reserve(min(max(length, RESERVED), self._reader.context))
         places = self._reader.rounded([chunk.place for chunk in chunks], LEAST)
         if self._stamp != (stamp := self._current()):
             self._graphs.clear()
+            self._pool = self._new_pool()  # the old one went with the last graph that used it
             self._stamp = stamp
         size = _Size(rows, length, places, is_cut=any(row[0].top_p < 1 for row in draws))
         if size not in self._graphs:
             self._graphs[size] = _Graph(self._module, self._reader, self._lean(), size, self._pool)
         return self._graphs[size].run(chunks, draws)
+
+    def _new_pool(self) -> Any:
+        is_gpu = next(self._module.parameters()).is_cuda
+        return torch.cuda.graph_pool_handle() if is_gpu else None
 
     def _current(self) -> tuple[object, ...]:
         """What a graph took for granted: where weights and cache are, which adapters act."""
