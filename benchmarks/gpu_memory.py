@@ -4,6 +4,7 @@
 
 Each case builds a model of a known shape with random weights, lets the sampler read and write, and
 makes two updates; the peaks are those that the learner logs in the second one. No files are read.
+Every group has a random prompt of its own, so that no two share a beginning.
 """
 
 import argparse
@@ -25,11 +26,11 @@ from grpo_cl.footprint.overheads import GIB, MIB
 from grpo_cl.footprint.shape import shape_of
 from grpo_cl.policy.engines import own_sampler
 from grpo_cl.policy.learner import Learner
-from grpo_cl.policy.loading import Source, _with_new_adapter
+from grpo_cl.policy.loading import Source, with_new_adapter
 from grpo_cl.policy.model import PolicyModel
 from grpo_cl.policy.peaks import Meter
 from grpo_cl.policy.ranks import Ranks
-from grpo_cl.policy.sampler import Request
+from grpo_cl.policy.sampler import Request, TransformersSampler
 from grpo_cl.types import (
     Reward,
     Task,
@@ -51,7 +52,7 @@ TINY_SHAPE: dict[str, Any] = {
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
+    "max_position_embeddings": 4096,
     "tie_word_embeddings": True,
 }
 
@@ -179,10 +180,11 @@ def measure(case: Case, device: torch.device, meter: Meter | None = None) -> dic
     rng, config = Random(0), case.config
     policy = build(case, device)
     learner = Learner(policy, config, Ranks.join(), meter=meter)
+    sampler = own_sampler(policy, config)  # as in a run it outlives a rollout, and graphs with it
     groups = [random_group(case, rng) for _ in range(case.tasks)]
     advantages = [[rng.uniform(-1, 1) for _ in range(case.group)] for _ in groups]
     learner.update(groups, advantages)  # from now on there are moments
-    write(case, policy, groups)
+    write(case, sampler, groups)
     numbers = learner.update(groups, advantages)
     names = {phase: f"peak_{phase}_mb" for phase in ("sample", "score", "update")}
     return {phase: round(numbers[name] * MIB) for phase, name in names.items() if name in numbers}
@@ -202,7 +204,7 @@ def build(case: Case, device: torch.device) -> PolicyModel:
         module.gradient_checkpointing_enable({"use_reentrant": False})
     if config.lora.r:
         module.name_or_path = source.name  # what peft writes down as the base
-        module = _with_new_adapter(module, source, config)
+        module = with_new_adapter(module, source, config)
     words = Tokenizer(WordLevel({"w": 0}, unk_token="w"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w")
     return PolicyModel(module.to(device).eval(), tokenizer, source, config)
@@ -235,9 +237,8 @@ def random_group(case: Case, rng: Random) -> TrajectoryGroup:
     )
 
 
-def write(case: Case, policy: PolicyModel, groups: Sequence[TrajectoryGroup]) -> None:
+def write(case: Case, sampler: TransformersSampler, groups: Sequence[TrajectoryGroup]) -> None:
     """Let the sampler hold all episodes at once: a prompt, a reply, an answer, a reply."""
-    sampler = own_sampler(policy, case.config)
     traces = [one.tokens for group in groups for one in group.trajectories if one.tokens]
     turn = case.prompt + case.reply - 2 * WRITTEN
     for part in (slice(0, case.prompt), slice(case.prompt, turn)):

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from tempfile import mkdtemp
 from typing import Any
 
-import torch
 from gpu_work import (
     GPU_SHARE,
     KL,
@@ -66,7 +65,6 @@ def _settings(work: Work, engine: str) -> GRPOConfig:
     sampling = {
         **played["sampling"],
         "engine": engine,
-        "cuda_graphs": engine == "transformers" and torch.cuda.is_available(),
         "gpu_share": GPU_SHARE,
     }
     return GRPOConfig.model_validate(

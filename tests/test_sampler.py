@@ -161,6 +161,23 @@ def test_a_reply_depends_on_its_seed_and_not_on_batch_mates(
     assert finish(alone, 1)[0].ids != expected.ids
 
 
+def test_graphs_write_the_tokens_that_single_steps_write() -> None:
+    sizes: dict[str, Any] = GROUPED | {"max_position_embeddings": 700}
+    module = built(lambda: LlamaForCausalLM(LlamaConfig(**sizes)))
+    requests = [
+        request(name, [name] * (30 + name), temperature=1.0, seed=name, max_new_tokens=290 + name)
+        for name in range(3)
+    ]  # past one size of graph and into the next
+    written: list[dict[int, Any]] = []
+    for graphs in (False, True):
+        engine = sampler(module, context=700, graphs=graphs)
+        engine.submit(requests)
+        written.append(finish(engine, len(requests)))
+    assert [written[1][name].ids for name in range(3)] == [
+        written[0][name].ids for name in range(3)
+    ]
+
+
 def test_a_reply_ends_with_a_stop_id_or_at_a_limit(model: torch.nn.Module, make: Make) -> None:
     written = greedy(model, [1, 2, 3], 6)
     stop = written[3]

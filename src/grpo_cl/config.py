@@ -94,8 +94,9 @@ class SamplingConfig(Record):
     """How tool calls are written; ``auto`` asks the chat template."""
     gpu_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
     """Share of a GPU's memory that vLLM takes in the trainer's process."""
-    cuda_graphs: bool = False
-    """Whether eight tokens at a time are written from CUDA graphs, whose cache stays allocated."""
+    cuda_graphs: bool | None = None
+    """Whether eight tokens at a time are written from CUDA graphs, whose cache stays allocated;
+    None does so on a GPU."""
     release_cache: bool = False
     """Whether vLLM's cache is given up between rollouts, so that its memory is the update's."""
     engine: Literal["transformers", "vllm", "server"] = "transformers"

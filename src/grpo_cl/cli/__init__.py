@@ -175,6 +175,12 @@ def _add_estimate(parser: _Parser) -> None:
     parser.add("--prompt_tokens", type=int, metavar="N", help="default: by rollout.prompt")
     parser.add("--reply_tokens", type=int, metavar="N", help="default: max_new_tokens")
     parser.add("--turn_tokens", type=int, default=128, metavar="N", help="read between two replies")
+    parser.add(
+        "--shared_tokens",
+        type=int,
+        metavar="N",
+        help="that all prompts begin with; default: all but 256",
+    )
     parser.add("--gpus", type=int, default=1, metavar="N", help="processes of torchrun")
     parser.add("--gpu_memory", type=float, default=80.0, metavar="GIB", help="of one GPU")
     parser.add("--json", action="store_true", help="print JSON, sizes in bytes")

@@ -7,18 +7,26 @@ from collections.abc import Sequence
 from grpo_cl.cli.options import read_config
 from grpo_cl.cli.world import table
 from grpo_cl.errors import ConfigError
-from grpo_cl.footprint import Change, Estimate, Lengths, changes, estimate, read_plan, recipe
+from grpo_cl.footprint import Change, Estimate, Lengths, Plan, changes, estimate, read_plan, recipe
 from grpo_cl.footprint.overheads import GIB
 from grpo_cl.footprint.phase import PARTS
+from grpo_cl.footprint.trunks import count_trunks, row_tokens, trunk_tokens
 
 
 def estimate_memory(arguments: argparse.Namespace) -> int:
     """Print the memory of a run's phases, whether it fits, and what to change if not."""
-    lengths = Lengths(arguments.prompt_tokens, arguments.reply_tokens, arguments.turn_tokens)
+    lengths = Lengths(
+        arguments.prompt_tokens,
+        arguments.reply_tokens,
+        arguments.turn_tokens,
+        arguments.shared_tokens,
+    )
     if min(length if length is not None else 1 for length in lengths[:2]) < 1:
         raise ConfigError("--prompt_tokens and --reply_tokens are 1 or more")
-    if arguments.gpus < 1 or arguments.gpu_memory <= 0 or lengths.turn_tokens < 0:
-        raise ConfigError("--gpus is 1 or more, --gpu_memory above 0, --turn_tokens 0 or more")
+    if min(lengths.turn_tokens, lengths.shared_tokens or 0) < 0:
+        raise ConfigError("--turn_tokens and --shared_tokens are 0 or more")
+    if arguments.gpus < 1 or arguments.gpu_memory <= 0:
+        raise ConfigError("--gpus is 1 or more, --gpu_memory above 0")
     memory = round(arguments.gpu_memory * GIB)
     config = read_config(arguments.settings)
     found = estimate(read_plan(config, lengths, gpus=arguments.gpus, memory=memory))
@@ -41,7 +49,17 @@ def _premises(found: Estimate) -> str:
         f"{trained}.\n"
         f"{plan.episodes} episodes per process and step, each {plan.prompt_tokens} tokens of prompt"
         f" and {plan.reply_tokens} after it; {len(plan.passes)} passes, the largest over "
-        f"{widest.tokens} tokens of {widest.rows} episodes."
+        f"{widest.tokens} tokens of {widest.rows} episodes.{_beginnings(plan)}"
+    )
+
+
+def _beginnings(plan: Plan) -> str:
+    count = count_trunks(plan)
+    if not count or plan.config.sampling.engine != "transformers":
+        return ""
+    return (
+        f"\nPrompts begin with {plan.shared_tokens} tokens alike: the sampler keeps "
+        f"{trunk_tokens(plan)} of {count} of them once, and rows of at most {row_tokens(plan)}."
     )
 
 

@@ -43,6 +43,17 @@ def forward_of_layer(plan: Plan, *, has_adapters: bool) -> int:
     return inner * shape.intermediate_size + 3 * plan.item * shape.hidden_size
 
 
+def forward_of_rooted(plan: Plan) -> int:
+    """What attention of rows that go on from a trunk holds when nothing is kept.
+
+    Queries, their copy in rows, what was seen in the row and in the trunk, both put one after the
+    other, weighed in float32, and their sum.
+    """
+    shape = plan.shape
+    looks = (7 * plan.item + 3 * FLOAT) * shape.query_width
+    return looks + 2 * plan.item * (shape.hidden_size + shape.key_width)
+
+
 def backward_of_attention(plan: Plan, work: Pass) -> int:
     """What the way back through attention adds in a layer whose MLP is done already.
 

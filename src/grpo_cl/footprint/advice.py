@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from grpo_cl.footprint.cache import has_graphs
 from grpo_cl.footprint.estimate import Estimate, estimate
 from grpo_cl.footprint.plan import Plan
 
@@ -64,7 +65,7 @@ def _free(plan: Plan) -> Iterator[tuple[str, bool, Estimate]]:
     tokens = config.optimizer.micro_batch_tokens
     if tokens > plan.length:
         yield _changed(plan, "optimizer.micro_batch_tokens", value=max(tokens // 2, plan.length))
-    if sampling.cuda_graphs:
+    if has_graphs(plan):
         yield _changed(plan, "sampling.cuda_graphs", value=False)
     if sampling.engine == "vllm":
         yield _changed(plan, "sampling.release_cache", value=True)

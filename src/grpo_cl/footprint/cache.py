@@ -1,13 +1,27 @@
 """Keys and values of the episodes that are played at once."""
 
 from grpo_cl.errors import ConfigError
-from grpo_cl.footprint.overheads import DECODED, GRAPH_LENGTH, MIN_CAPACITY
+from grpo_cl.footprint.overheads import (
+    DECODED,
+    GRAPH_LENGTH,
+    LEAST_TRUNK,
+    MIN_CAPACITY,
+    MOST_TRUNKS,
+    RESERVED,
+    TRIED_TRUNKS,
+)
 from grpo_cl.footprint.plan import Plan
+from grpo_cl.footprint.trunks import count_trunks, row_tokens, trunk_tokens
 
 
-def cache_bytes(plan: Plan) -> int:
-    """Of all layers of the sampler's cache."""
-    return 2 * plan.shape.num_hidden_layers * buffer_bytes(plan)
+def rows_bytes(plan: Plan) -> int:
+    """Of all layers of the cache whose rows are the episodes."""
+    return 2 * plan.shape.num_hidden_layers * row_buffer(plan)
+
+
+def trunks_bytes(plan: Plan) -> int:
+    """Of all layers of the cache whose rows are the trunks."""
+    return 2 * plan.shape.num_hidden_layers * trunk_buffer(plan)
 
 
 def kept_bytes(plan: Plan) -> int:
@@ -15,32 +29,44 @@ def kept_bytes(plan: Plan) -> int:
     sampling = plan.config.sampling
     if sampling.engine == "vllm":
         return 0 if sampling.release_cache else vllm_bytes(plan)
-    is_kept = sampling.engine == "transformers" and has_graphs(plan)
-    return cache_bytes(plan) if is_kept else 0
+    return rows_bytes(plan) + trunks_bytes(plan) if has_graphs(plan) else 0
 
 
-def buffer_bytes(plan: Plan) -> int:
+def row_buffer(plan: Plan) -> int:
     """The keys or the values of one layer; rows and length double until there is room."""
-    sampling, shape = plan.config.sampling, plan.shape
-    limit = sampling.slots + 1  # one row is nobody's
-    rows, length = min(plan.episodes, sampling.slots), plan.length
+    limit = plan.config.sampling.slots + 1  # one row is nobody's
+    rows, length = plan.seats, row_tokens(plan) - 1  # nobody feeds the last token
     if has_graphs(plan):  # made for all rows, and for lengths in steps
-        rows, length = limit, length + DECODED
+        rows, length = limit, max(length + DECODED, RESERVED)
         if length > GRAPH_LENGTH:
             length = -(-length // GRAPH_LENGTH) * GRAPH_LENGTH
     room = min(_doubled(max(length, MIN_CAPACITY)), plan.context)
-    return plan.item * min(_doubled(rows), limit) * room * shape.key_width
+    return _numbers(plan, min(_doubled(rows), limit), room)
+
+
+def trunk_buffer(plan: Plan) -> int:
+    """The same of the trunks."""
+    count, limit = count_trunks(plan), -(-plan.context // LEAST_TRUNK) * LEAST_TRUNK
+    if not count:
+        return 0
+    rows = min(_doubled(max(count, TRIED_TRUNKS)), MOST_TRUNKS)
+    return _numbers(plan, rows, min(_doubled(trunk_tokens(plan)), limit))
 
 
 def has_graphs(plan: Plan) -> bool:
-    """Whether tokens are written from CUDA graphs, which weights without a fixed place forbid."""
-    return plan.config.sampling.cuda_graphs and not plan.is_sharded
+    """Whether tokens are written from CUDA graphs, which weights without a fixed place forbid.
+
+    Graphs are what a GPU gets where the run says nothing.
+    """
+    sampling = plan.config.sampling
+    is_wanted = sampling.engine == "transformers" and sampling.cuda_graphs is not False
+    return is_wanted and not plan.is_sharded
 
 
 def vllm_bytes(plan: Plan) -> int:
     """VLLM's share of the GPU: a copy of the weights, and a cache in what they leave."""
     share, copy = plan.config.sampling.gpu_share, plan.item * plan.shape.parameters
-    row = 2 * plan.item * plan.shape.num_hidden_layers * plan.shape.key_width * plan.length
+    row = 2 * plan.shape.num_hidden_layers * _numbers(plan, 1, plan.length)
     taken = round(share * plan.memory)
     if taken < copy + row:
         raise ConfigError(
@@ -49,6 +75,10 @@ def vllm_bytes(plan: Plan) -> int:
             f"{(copy + row) / plan.memory:.2f}, or set sampling.engine=transformers"
         )
     return taken
+
+
+def _numbers(plan: Plan, rows: int, length: int) -> int:
+    return plan.item * rows * length * plan.shape.key_width
 
 
 def _doubled(needed: int) -> int:

@@ -11,6 +11,8 @@ CUDA_CONTEXT = 600 * MIB
 """Taken by the driver and the kernels of the libraries, outside the allocator's count."""
 WORKSPACE = 72 * MIB
 """Scratch space of matrix products, inside the allocator's count."""
+GRAPH_WORKSPACE = 64 * MIB
+"""More of it with CUDA graphs: for the stream that tries them, and for that which records them."""
 FRAGMENTATION = 0.05
 """Share of the peak that the allocator holds and cannot use."""
 LOGIT_FORWARD = 16
@@ -31,7 +33,17 @@ DECODED = 8
 """Tokens that a CUDA graph writes at once, as ``policy.decoding.STEPS``."""
 GRAPH_LENGTH = 6144
 """The longest row that graphs are made for, but for multiples, as in ``policy.decoding``."""
+RESERVED = 1024
+"""Tokens that a row has room for at least where graphs are made, as in ``policy.decoding``."""
 GRAPH_POOL = 256 * MIB
 """What graphs keep for themselves, outside the allocator's count."""
 MIN_CAPACITY = 64
 """Tokens that a row of the cache has room for at least, as ``policy.slots.MIN_CAPACITY``."""
+PAGE = 256
+"""Tokens by which a beginning that is kept once is divided, as ``policy.trunks.PAGE``."""
+LEAST_TRUNK = 1024
+"""Shortest beginning that is kept once, as ``policy.trunks.LEAST``."""
+MOST_TRUNKS = 8
+"""How many are kept, as ``policy.trunks.COUNT``."""
+TRIED_TRUNKS = 2
+"""Rows that ``policy.reader.SlotReader.sees_trunks`` takes in their cache."""

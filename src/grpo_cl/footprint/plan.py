@@ -11,6 +11,8 @@ SHORTEST_BEGINNING = 32
 """Tokens from which a shared beginning is computed once, as ``policy.siblings.SHORTEST``."""
 PROMPT_TOKENS = {"full": 6000, "compact": 400}
 """Policy text, tools and ticket of a task, by ``rollout.prompt``, where nothing is said."""
+TICKET_TOKENS = 256
+"""At the end of a prompt, by which the tasks of a domain differ, where nothing is said."""
 GPU_MEMORY = 80 * 2**30
 TURN_TOKENS = 128
 """Tokens of a tool's or user's answer, where nothing is said."""
@@ -45,6 +47,8 @@ class Plan:
     """Bytes of one GPU."""
     has_shared_prompt: bool = True
     """Whether the episodes of a group begin with the same prompt."""
+    shared_tokens: int = 0
+    """Of that prompt, what the tasks of all groups begin with."""
 
     @property
     def item(self) -> int:
@@ -65,6 +69,16 @@ class Plan:
     def episodes(self) -> int:
         """Played by one process for one update."""
         return self.config.tasks_per_step * self.config.num_samples_per_prompt
+
+    @property
+    def seats(self) -> int:
+        """Of them, those that are played at once."""
+        return min(self.episodes, self.config.sampling.slots)
+
+    @property
+    def beginnings(self) -> int:
+        """Prompts that differ."""
+        return self.config.tasks_per_step if self.is_family else self.episodes
 
     @property
     def is_sharded(self) -> bool:
@@ -138,6 +152,7 @@ class Lengths(NamedTuple):
     prompt_tokens: int | None = None
     reply_tokens: int | None = None
     turn_tokens: int = TURN_TOKENS
+    shared_tokens: int | None = None
 
 
 def _context(config: GRPOConfig, shape: Shape) -> int:
@@ -164,6 +179,13 @@ def read_plan(
         )
     if config.sharding == "fsdp" and gpus == 1:
         raise ConfigError("sharding=fsdp needs several GPUs; give --gpus 2 or more")
+    shared = given.shared_tokens
+    if shared is None:
+        shared = max(prompt - TICKET_TOKENS, 0)
+    if shared > prompt:
+        raise ConfigError(
+            f"prompts of {prompt} tokens cannot share {shared}; give --shared_tokens 0 to {prompt}"
+        )
     reply = min(given.reply_tokens or config.max_new_tokens, context - prompt)
     return Plan(
         config=config,
@@ -171,6 +193,7 @@ def read_plan(
         prompt_tokens=prompt,
         reply_tokens=reply,
         turn_tokens=given.turn_tokens,
+        shared_tokens=shared,
         gpus=gpus,
         memory=memory,
     )

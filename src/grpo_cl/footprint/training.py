@@ -2,9 +2,10 @@
 
 from grpo_cl.footprint import activations as acts
 from grpo_cl.footprint.activations import FLOAT
-from grpo_cl.footprint.cache import kept_bytes
+from grpo_cl.footprint.cache import has_graphs, kept_bytes
 from grpo_cl.footprint.overheads import (
     ADAM_STEP,
+    GRAPH_WORKSPACE,
     LOGIT_BACKWARD,
     LOGIT_FORWARD,
     MAX_LOGITS,
@@ -29,7 +30,7 @@ def resident(plan: Plan, name: str) -> Phase:
         "moments": 2 * FLOAT * trained,
         "reference": base if has_second else 0,  # made before the policy is cut into shards
         "sampler": kept_bytes(plan),
-        "workspace": WORKSPACE,
+        "workspace": WORKSPACE + (GRAPH_WORKSPACE if has_graphs(plan) else 0),
     }
     return Phase(name, parts)
 

@@ -2,8 +2,8 @@
 
 A small model's decoding step is hundreds of kernels of a few microseconds each, and launching them
 costs more than running them. A CUDA graph launches all with one call. It also feeds each token back
-by itself, so that several steps run before the host looks at what was written; what a reply got
-after its end is thrown away.
+by itself, so that several steps run before the host looks at what was written, and more while it
+looks; what a reply got after its end is thrown away.
 
 Shapes: B replies, S steps, L tokens a row can look at, V vocabulary.
 """
@@ -35,6 +35,24 @@ RESERVED = 1024
 """Tokens that every row has room for at least: a cache that grows is another, with other graphs."""
 
 
+class Round(NamedTuple):
+    """Tokens on their way from the device."""
+
+    pairs_BS2: Tensor
+    """Each row's tokens and their log-probs; to be read when they have arrived."""
+    arrival: Any = None
+    """A CUDA event, where there is something to wait for."""
+    graph: "_Graph | None" = None
+    end: int = 0
+    """Tokens of the longest row after it."""
+
+    def tokens(self) -> list[list[Drawn]]:
+        """What each row got."""
+        if self.arrival is not None:
+            self.arrival.synchronize()
+        return [drawn(row) for row in self.pairs_BS2.tolist()]
+
+
 class EagerDecoder:
     """One token at a time, on any device."""
 
@@ -43,10 +61,19 @@ class EagerDecoder:
     def __init__(self, reader: SlotReader) -> None:
         self._reader = reader
 
-    def decode(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> list[list[Drawn]]:
+    def begin(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> Round:
         """The token after each chunk, which has one; each row gives ``steps`` draws."""
         logits_BV = self._reader.read(chunks)
-        return [[one] for one in draw(logits_BV, [first for first, *_ in draws])]
+        return Round(draw(logits_BV, [first for first, *_ in draws])[:, None])
+
+    def can_follow(self, last: Round) -> bool:
+        """Never: nothing is known of the next tokens before the last are there."""
+        del last
+        return False
+
+    def follow(self, last: Round, draws: Sequence[Sequence[Draw]]) -> Round:
+        """Not possible."""
+        raise NotImplementedError(f"{len(draws)} draws after {last}: a round has to be begun")
 
 
 class GraphDecoder:
@@ -67,7 +94,7 @@ class GraphDecoder:
         self._pool: Any = None
         self._stamp: tuple[object, ...] = ()
 
-    def decode(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> list[list[Drawn]]:
+    def begin(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> Round:
         """``STEPS`` tokens for each of the rows 0 to B."""
         assert [chunk.row for chunk in chunks] == list(range(len(chunks)))
         rows = min(_fitting(len(chunks), ROWS), self._reader.slots)
@@ -82,7 +109,19 @@ class GraphDecoder:
         size = _Size(rows, length, places, is_cut=any(row[0].top_p < 1 for row in draws))
         if size not in self._graphs:
             self._graphs[size] = _Graph(self._module, self._reader, self._lean(), size, self._pool)
-        return self._graphs[size].run(chunks, draws)
+        graph = self._graphs[size]
+        graph.set(chunks, draws)
+        return graph.run(len(chunks), longest)
+
+    def can_follow(self, last: Round) -> bool:
+        """Whether its graph has room for more."""
+        return last.graph is not None and last.end + STEPS <= last.graph.length
+
+    def follow(self, last: Round, draws: Sequence[Sequence[Draw]]) -> Round:
+        """The tokens after those of ``last``, for the same rows, before anybody has seen them."""
+        assert last.graph is not None
+        last.graph.set_draws(draws)
+        return last.graph.run(len(draws), last.end + STEPS)
 
     def _new_pool(self) -> Any:
         is_gpu = next(self._module.parameters()).is_cuda
@@ -172,33 +211,49 @@ class _Graph:
         self._logprobs_SB = torch.zeros_like(self._tokens_SB)
         self._replay = self._captured(pool) if device.type == "cuda" else self._step
 
-    def run(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> list[list[Drawn]]:
-        """The rows' tokens."""
-        self._set(chunks, draws)
+    @property
+    def length(self) -> int:
+        """Tokens that a row has room for."""
+        return self._size.length
+
+    def run(self, rows: int, end: int) -> Round:
+        """The next tokens of the first rows."""
         for _ in range(STEPS):
             self._replay()
         pairs_SB2 = torch.stack([self._tokens_SB, self._logprobs_SB], dim=-1)
-        pairs_BS2 = pairs_SB2[:, : len(chunks)].transpose(0, 1).contiguous().cpu()  # one transfer
-        return [drawn(row) for row in pairs_BS2.tolist()]
+        pairs_BS2 = pairs_SB2[:, :rows].transpose(0, 1).contiguous()  # one transfer
+        if not pairs_BS2.is_cuda:
+            return Round(pairs_BS2, None, self, end)
+        arriving_BS2 = torch.empty(pairs_BS2.shape, dtype=torch.double, pin_memory=True)
+        arriving_BS2.copy_(pairs_BS2, non_blocking=True)
+        arrival = torch.cuda.Event()
+        arrival.record()
+        return Round(arriving_BS2, arrival, self, end)
 
-    def _set(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> None:
+    def set(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> None:
+        """Have the chunks read next."""
         free = self._size.rows - len(chunks)
         nobody = self._reader.slots
         first = [row[0] for row in draws]
-        numbers = [[[row[step].number] for row in draws] + [[0.0]] * free for step in range(STEPS)]
-        values: tuple[list[Any], ...] = (
-            [0],
-            [*range(len(chunks)), *[nobody] * free],
-            [*(chunk.start for chunk in chunks), *[0] * free],
-            [*(chunk.ids[0] for chunk in chunks), *[0] * free],
-            [*(chunk.place.trunk for chunk in chunks), *[NOWHERE.trunk] * free],
-            [*(chunk.place.length for chunk in chunks), *[NOWHERE.length] * free],
-            [*([one.temperature] for one in first), *[[0.0]] * free],
-            [*([one.top_p] for one in first), *[[1.0]] * free],
-            numbers,
-        )
-        for tensor, value in zip(self._inputs, values, strict=True):
+        given = self._inputs
+        for tensor, value in (
+            (given.rows_B, [*range(len(chunks)), *[nobody] * free]),
+            (given.positions_B, [*(chunk.start for chunk in chunks), *[0] * free]),
+            (given.tokens_B, [*(chunk.ids[0] for chunk in chunks), *[0] * free]),
+            (given.trunks_B, [*(chunk.place.trunk for chunk in chunks), *[NOWHERE.trunk] * free]),
+            (given.reaches_B, [*(chunk.place.length for chunk in chunks), *[0] * free]),
+            (given.temperatures_B1, [*([one.temperature] for one in first), *[[0.0]] * free]),
+            (given.top_ps_B1, [*([one.top_p] for one in first), *[[1.0]] * free]),
+        ):
             tensor.copy_(torch.tensor(value, dtype=tensor.dtype))
+        self.set_draws(draws)
+
+    def set_draws(self, draws: Sequence[Sequence[Draw]]) -> None:
+        """Have the next tokens drawn so; all else is as the last ones left it."""
+        free = [[0.0]] * (self._size.rows - len(draws))
+        numbers = [[*([row[step].number] for row in draws), *free] for step in range(STEPS)]
+        self._inputs.numbers_SB1.copy_(torch.tensor(numbers, dtype=torch.double))
+        self._inputs.step_1.zero_()
 
     def _captured(self, pool: Any) -> Callable[[], None]:
         """A graph of one step; lazy initialisation happens before, on a stream of its own."""

@@ -30,12 +30,12 @@ class Drawn(NamedTuple):
     trainer computes it; of a greedy token at temperature 1."""
 
 
-def draw(logits_BV: Tensor, draws: Sequence[Draw]) -> list[Drawn]:
-    """One token per row; a row's does not depend on the others."""
+def draw(logits_BV: Tensor, draws: Sequence[Draw]) -> Tensor:
+    """One token per row and its log-prob; a row's does not depend on the others."""
     columns = torch.tensor(draws, dtype=torch.double, device=logits_BV.device).unsqueeze(-1)
     numbers_B1, temperatures_B1, top_ps_B1 = columns.unbind(1)
     is_cut = any(one.top_p < 1 for one in draws)
-    pairs_B2 = torch.stack(
+    return torch.stack(
         [
             column.double()
             for column in draw_rows(
@@ -44,7 +44,6 @@ def draw(logits_BV: Tensor, draws: Sequence[Draw]) -> list[Drawn]:
         ],
         dim=1,
     )
-    return drawn(pairs_B2.tolist())  # one transfer
 
 
 def drawn(pairs: Sequence[Sequence[float]]) -> list[Drawn]:

@@ -34,12 +34,13 @@ class CopySampler(Sampler, Protocol):
 
 def own_sampler(model: PolicyModel, config: GRPOConfig) -> TransformersSampler:
     """A sampler over a model's own weights, which needs no copy of them."""
+    chosen = config.sampling.cuda_graphs
     return TransformersSampler(
         model.module,
         context=model.context,
         slots=config.sampling.slots,
         device=model.device,
-        graphs=config.sampling.cuda_graphs,
+        graphs=model.device.type == "cuda" if chosen is None else chosen,
     )
 
 

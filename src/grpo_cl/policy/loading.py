@@ -172,7 +172,7 @@ def load_module(source: Source, config: GRPOConfig) -> PreTrainedModel | PeftMod
         module.gradient_checkpointing_enable({"use_reentrant": False})
     if source.adapter_dir is not None:
         return _with_saved_adapter(module, source.adapter_dir, config.lora)
-    return _with_new_adapter(module, source, config) if config.lora.r else module
+    return with_new_adapter(module, source, config) if config.lora.r else module
 
 
 def _load_base(source: Source, config: GRPOConfig) -> PreTrainedModel:
@@ -218,7 +218,8 @@ def _unreadable(what: str, source: Source, error: Exception) -> ConfigError:
     )
 
 
-def _with_new_adapter(module: PreTrainedModel, source: Source, config: GRPOConfig) -> PeftModel:
+def with_new_adapter(module: PreTrainedModel, source: Source, config: GRPOConfig) -> PeftModel:
+    """The module with an adapter that changes nothing yet, as the run's ``lora`` asks for it."""
     lora = config.lora
     targets = list(lora.targets) if lora.targets != ("all-linear",) else "all-linear"
     settings = PeftLoraConfig(

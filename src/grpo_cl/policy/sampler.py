@@ -17,7 +17,7 @@ from torch import nn
 from typing_extensions import override
 
 from grpo_cl.errors import ContextFullError
-from grpo_cl.policy.decoding import EagerDecoder, make_decoder
+from grpo_cl.policy.decoding import EagerDecoder, Round, make_decoder
 from grpo_cl.policy.draws import Draw, Drawn
 from grpo_cl.policy.reader import SlotReader
 from grpo_cl.policy.seats import Conversation, Seats, begin_alike
@@ -26,6 +26,8 @@ from grpo_cl.policy.trunks import Trunks
 PREFILL_TOKENS = 4096
 """Most tokens, padding included, that one pass over new prompts reads on a CPU."""
 GPU_PREFILL_TOKENS = 32768
+GPU_FREE_TOKENS = 16384
+"""Tokens, padding included, that cost a GPU hardly more than the launch of one more pass."""
 STEPS_PER_POLL = 16
 """Most tokens per reply between two looks at what else has arrived."""
 
@@ -94,8 +96,17 @@ class _Reply(NamedTuple):
     rng: Random
     logprobs: list[float]
 
-    def next_draw(self) -> Draw:
-        return Draw(self.rng.random(), self.request.temperature, self.request.top_p)
+    def draws(self, count: int) -> list[Draw]:
+        """How the next tokens are drawn."""
+        request = self.request
+        return [Draw(self.rng.random(), request.temperature, request.top_p) for _ in range(count)]
+
+
+class _Flight(NamedTuple):
+    """Tokens that are being written, and for whom."""
+
+    round: Round
+    holders: list[tuple[Conversation, _Reply]]
 
 
 class Releasing(ABC):
@@ -152,7 +163,9 @@ class TransformersSampler(Releasing):
         super().__init__()
         self.context = context
         place = torch.device(device)
-        self._piece = GPU_PREFILL_TOKENS if place.type == "cuda" else PREFILL_TOKENS
+        is_gpu = place.type == "cuda"
+        self._piece = GPU_PREFILL_TOKENS if is_gpu else PREFILL_TOKENS
+        self._free = GPU_FREE_TOKENS if is_gpu else 0
         self._reader = SlotReader(
             module, context=context, slots=slots, device=place, piece=self._piece
         )
@@ -161,6 +174,7 @@ class TransformersSampler(Releasing):
         self._seats = Seats(self._reader.cache, slots)
         self._conversations: dict[int, Conversation] = {}
         self._replies: dict[int, _Reply] = {}
+        self._flight: _Flight | None = None
         self._steps = 0
 
     def submit(self, requests: Iterable[Request]) -> None:
@@ -170,18 +184,20 @@ class TransformersSampler(Releasing):
                 self._take(request)
 
     def poll(self) -> list[Completion]:
-        """Read what is new, then write until a reply is finished, at most a few tokens."""
+        """Read what is new, then write until a reply is finished, at most a few tokens.
+
+        The next tokens are on their way when it returns, so that a GPU and whoever takes the
+        replies work at the same time.
+        """
         with self._busy(), self._reader.sampling():
-            # In the order of the requests, not of the sequences: nobody is overtaken for ever.
-            self._seats.admit(self._conversations[sequence] for sequence in self._replies)
-            running = self._seats.compact()
-            self._prefill(running)
-            finished: list[Completion] = []
-            for _ in range(STEPS_PER_POLL // self._decoder.steps if running else 0):
-                finished = self._step(running)
-                if finished:
+            for _ in range(STEPS_PER_POLL // self._decoder.steps):
+                self._flight = self._flight or self._begin()
+                if self._flight is None:
                     break
-            return finished
+                finished = self._land(self._flight)
+                if finished:
+                    return finished
+            return []
 
     def release_all(self) -> None:
         """Forget every sequence, as when the weights have changed."""
@@ -195,6 +211,7 @@ class TransformersSampler(Releasing):
         if conversation is not None:
             self._seats.leave(conversation)
         if not self._conversations:
+            self._flight = None
             self._trunks.clear()
         if not self._conversations and isinstance(self._decoder, EagerDecoder):
             self._reader.clear()
@@ -236,9 +253,9 @@ class TransformersSampler(Releasing):
         """Read all but the last token of each, those of similar length together."""
         while behind := sorted((one for one in wave if one.behind), key=lambda one: -one.behind):
             width = min(behind[0].behind, self._piece)
-            first = behind[0].place
-            # Little padding, and one trunk.
-            alike = [one for one in behind if 2 * one.behind >= width and one.place == first]
+            alike = [one for one in behind if one.place == behind[0].place]
+            if len(alike) * width > self._free:
+                alike = [one for one in alike if 2 * one.behind >= width]  # little padding
             batch = alike[: self._piece // width]
             batch.sort(key=lambda one: one.row or 0)
             chunks = [one.chunk(min(width, one.behind)) for one in batch]
@@ -246,17 +263,50 @@ class TransformersSampler(Releasing):
             for one, chunk in zip(batch, chunks, strict=True):
                 one.cached += len(chunk.ids)
 
-    def _step(self, running: Sequence[Conversation]) -> list[Completion]:
-        """More tokens for every reply; the replies that end with one of them."""
-        replies = [self._replies[one.id] for one in running]
-        draws = [[reply.next_draw() for _ in range(self._decoder.steps)] for reply in replies]
-        written = self._decoder.decode([one.chunk(1) for one in running], draws)
+    def _begin(self) -> _Flight | None:
+        """Have more tokens written for all who can have a row."""
+        # In the order of the requests, not of the sequences: nobody is overtaken for ever.
+        self._seats.admit(self._conversations[sequence] for sequence in self._replies)
+        running = self._seats.compact()
+        if not running:
+            return None
+        self._prefill(running)
+        holders = [(one, self._replies[one.id]) for one in running]
+        draws = [reply.draws(self._decoder.steps) for _, reply in holders]
+        return _Flight(self._decoder.begin([one.chunk(1) for one in running], draws), holders)
+
+    def _land(self, flight: _Flight) -> list[Completion]:
+        """Take what was written, while more is; the replies that end with it."""
+        self._flight = self._follow(flight)
         self._steps += 1
         finished: list[Completion] = []
-        for one, reply, tokens in zip(running, replies, written, strict=True):
-            one.last_used = self._steps
-            finished += self._append(one, reply, tokens)
+        for (one, reply), tokens in zip(flight.holders, flight.round.tokens(), strict=True):
+            if self._is_written(one, reply):
+                one.last_used = self._steps
+                finished += self._append(one, reply, tokens)
+        if self._flight and not self._written(self._flight):
+            self._flight = None  # nobody is left who wants it
+        if self._flight is None and not isinstance(self._decoder, EagerDecoder):
+            self._flight = self._begin()
         return finished
+
+    def _follow(self, flight: _Flight) -> _Flight | None:
+        """More tokens for the same rows, if most still want some and nobody else waits."""
+        written = self._written(flight)
+        is_alone = len(written) == len(self._replies)
+        is_full = 2 * len(written) >= len(flight.holders)
+        # Asked before anything is drawn: a number that is lost would change a reply.
+        if not is_alone or not is_full or not self._decoder.can_follow(flight.round):
+            return None
+        draws = [reply.draws(self._decoder.steps) for _, reply in flight.holders]
+        return _Flight(self._decoder.follow(flight.round, draws), flight.holders)
+
+    def _written(self, flight: _Flight) -> list[_Reply]:
+        return [reply for one, reply in flight.holders if self._is_written(one, reply)]
+
+    def _is_written(self, conversation: Conversation, reply: _Reply) -> bool:
+        """Whether the reply has neither ended nor been given up."""
+        return self._replies.get(conversation.id) is reply
 
     def _append(
         self, conversation: Conversation, reply: _Reply, tokens: Sequence[Drawn]
