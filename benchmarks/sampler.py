@@ -19,7 +19,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpo_cl.cli.world import table
-from grpo_cl.policy.sampler import Request, TransformersSampler
+from grpo_cl.policy.local import TransformersSampler
+from grpo_cl.policy.sampler import Request
 
 VOCABULARY = 2048
 PAD = 0

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from architectures import CONTEXT, VOCABULARY
-from grpo_cl.policy.sampler import Completion, Request, Sampler, TransformersSampler
+from grpo_cl.policy.local import TransformersSampler
+from grpo_cl.policy.sampler import Completion, Request, Sampler
 
 PATIENCE_S = 60.0
 

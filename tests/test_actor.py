@@ -12,7 +12,7 @@ from grpo_cl.config import RolloutConfig
 from grpo_cl.domains import Domain
 from grpo_cl.errors import ContextFullError
 from grpo_cl.policy.actor import PolicyActor
-from grpo_cl.policy.sampler import TransformersSampler
+from grpo_cl.policy.local import TransformersSampler
 from grpo_cl.rollout import Scene, run_episodes
 from grpo_cl.types import Message, Task, Termination, TokenTrace, ToolCall, Trajectory
 from sampling import logits

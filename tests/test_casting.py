@@ -19,7 +19,7 @@ from grpo_cl.domains import Domain
 from grpo_cl.errors import BudgetError, ConfigError, ModelCallError
 from grpo_cl.models import Prompt
 from grpo_cl.policy.actor import PolicyActor
-from grpo_cl.policy.sampler import TransformersSampler
+from grpo_cl.policy.local import TransformersSampler
 from grpo_cl.roles import UserConfig
 from grpo_cl.rollout import ScriptedActor, run_episodes
 from grpo_cl.rundir import RunDir, read_journal, resume_point

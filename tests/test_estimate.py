@@ -12,10 +12,12 @@ from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
 from grpo_cl.footprint import Lengths, Plan, changes, estimate, read_plan, read_shape, recipe
 from grpo_cl.footprint.activations import is_plain
+from grpo_cl.footprint.cache import has_graphs, trunks_bytes
 from grpo_cl.footprint.overheads import GIB
-from grpo_cl.footprint.plan import Pass
+from grpo_cl.footprint.plan import TICKET_TOKENS, Pass
 from grpo_cl.footprint.sampling import sample_phase
 from grpo_cl.footprint.training import resident
+from grpo_cl.footprint.trunks import Root, roots, row_tokens
 
 LLAMA = {
     "model_type": "llama",
@@ -29,10 +31,15 @@ LLAMA = {
 
 
 def plan(
-    *, prompt: int = 6000, reply: int = 500, turn: int = 128, gpus: int = 1, **settings: Any
+    *,
+    prompt: int = 6000,
+    reply: int = 500,
+    shared: int | None = None,
+    gpus: int = 1,
+    **settings: Any,
 ) -> Plan:
-    given = {"model_name_or_path": "qwen2.5-7b", **settings}
-    return read_plan(GRPOConfig.model_validate(given), Lengths(prompt, reply, turn), gpus=gpus)
+    config = GRPOConfig.model_validate({"model_name_or_path": "qwen2.5-7b", **settings})
+    return read_plan(config, Lengths(prompt, reply, shared_tokens=shared), gpus=gpus)
 
 
 @pytest.mark.parametrize(
@@ -158,12 +165,46 @@ def test_float32_with_shared_key_heads_keeps_all_attention_weights_of_unpacked_r
 
 
 def test_a_cache_with_graphs_over_it_stays_while_the_policy_learns():
-    plain, graphs = plan(), plan(sampling={"cuda_graphs": True})
+    plain, graphs = (plan(prompt=1000, sampling={"cuda_graphs": has}) for has in (False, True))
     stays, goes = (estimate(one).phases[-1].parts["sampler"] for one in (graphs, plain))
-    # 65 rows of 12288 tokens, rounded up to a power of two.
-    assert (stays, goes) == (2 * 28 * 2 * 65 * 16384 * 512, 0)
-    buffer = 2 * 32 * 8192 * 512
+    # 65 rows of 1507 tokens, rounded up to a power of two.
+    assert (stays, goes) == (2 * 28 * 2 * 65 * 2048 * 512, 0)
+    buffer = 2 * 32 * 2048 * 512
     assert sample_phase(plain).parts["sampler"] == 2 * 28 * buffer + buffer // 2
+
+
+def test_graphs_are_what_a_run_gets_that_says_nothing_unless_others_write_or_weights_are_spread():
+    assert has_graphs(plan())
+    assert not has_graphs(plan(sampling={"cuda_graphs": False}))
+    assert not has_graphs(plan(sampling={"engine": "vllm"}))
+    assert not has_graphs(plan(gpus=2, sharding="fsdp"))
+    assert "--sampling.cuda_graphs false" in {one.setting for one in changes(estimate(plan()))}
+
+
+def test_a_beginning_that_all_tasks_share_is_kept_once():
+    own, shared = (
+        plan(batch_size_per_gpu=10, gradient_accumulation_steps=1, shared=tokens)
+        for tokens in (0, 5800)
+    )
+    assert roots(own) == [Root(1, 5888)] * 8 + [Root(2, 0)]
+    assert roots(shared) == [Root(1, 5888), Root(9, 5632)]
+    assert (row_tokens(own), row_tokens(shared)) == (6500, 868)
+    # Two rows are tried before the first trunk is read, which has room for a power of two.
+    assert trunks_bytes(shared) == 2 * 28 * 2 * 2 * 8192 * 512
+    assert trunks_bytes(own) == 4 * trunks_bytes(shared)
+
+
+def test_prompts_share_all_but_a_ticket_where_nothing_is_said():
+    assert plan(prompt=6000).shared_tokens == 6000 - TICKET_TOKENS
+    assert plan(prompt=100).shared_tokens == 0
+    with pytest.raises(ConfigError, match=r"6000 tokens cannot share 6001; give --shared_tokens 0"):
+        plan(shared=6001)
+
+
+def test_a_model_with_windows_keeps_no_beginning_apart():
+    packed = plan()
+    windowed = packed.shape.model_copy(update={"sliding_window": 4096, "use_sliding_window": True})
+    assert roots(replace(packed, shape=windowed)) == [Root(packed.beginnings, 0)]
 
 
 def test_vllm_takes_its_share_of_the_gpu():
@@ -220,6 +261,7 @@ def test_the_command_says_whether_a_run_fits(
     )
     printed = capsys.readouterr().out
     assert shown in printed
+    assert "Prompts begin with 5744 tokens alike" in printed
     assert "peak" in printed
 
 
@@ -241,6 +283,7 @@ def test_the_command_takes_the_config_of_a_run(tmp_path: Path, capsys: pytest.Ca
     [
         ({"prompt_tokens": 0}, "1 or more"),
         ({"gpus": 0}, "--gpus is 1 or more"),
+        ({"shared_tokens": -1}, "--shared_tokens are 0 or more"),
         ({"settings": ["--model_name_or_path", "tiny"], "prompt_tokens": 4000}, "no room"),
         ({"settings": ["--sharding", "fsdp"]}, "several GPUs"),
         ({"settings": ["--lora_rank", "4"]}, "unknown setting 'lora_rank'"),
@@ -251,6 +294,7 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], complaint: str):
         "prompt_tokens": None,
         "reply_tokens": None,
         "turn_tokens": 128,
+        "shared_tokens": None,
         "gpus": 1,
         "gpu_memory": 80.0,
         "json": False,

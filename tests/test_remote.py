@@ -15,12 +15,13 @@ from grpo_cl.config import GRPOConfig, LoraConfig
 from grpo_cl.errors import ConfigError, EngineError
 from grpo_cl.policy.actor import PolicyActor
 from grpo_cl.policy.engines import Engine, weight_stamp
+from grpo_cl.policy.local import TransformersSampler
 from grpo_cl.policy.model import PolicyModel
 from grpo_cl.policy.publishing import Publisher
 from grpo_cl.policy.ranks import Ranks
 from grpo_cl.policy.remote import RemoteSampler
 from grpo_cl.policy.runtime import PolicyRuntime
-from grpo_cl.policy.sampler import Completion, TransformersSampler
+from grpo_cl.policy.sampler import Completion
 from grpo_cl.policy.servers import Fleet, _require_vllm
 from grpo_cl.policy.tiny_model import Size
 from grpo_cl.policy.voices import Voices

@@ -10,7 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from architectures import BUILDERS, CONTEXT, GROUPED, SIZES, built, llama
 from grpo_cl.errors import ConfigError, ContextFullError
-from grpo_cl.policy.sampler import PREFILL_TOKENS, Sampler
+from grpo_cl.policy.local import PREFILL_TOKENS
+from grpo_cl.policy.sampler import Sampler
 from sampling import (
     finish,
     greedy,

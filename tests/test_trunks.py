@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from architectures import EAGER, GROUPED, SIZES, built
-from grpo_cl.policy.sampler import TransformersSampler
+from grpo_cl.policy.local import TransformersSampler
 from grpo_cl.policy.trunks import COUNT, LEAST, NOWHERE, PAGE, Place, Trunks
 from sampling import finish, is_greedy, request, sampler, some_ids, tokens_read
 

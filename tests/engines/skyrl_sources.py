@@ -9,7 +9,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from grpo_cl.cli import main
-from grpo_cl.policy.sampler import Completion, Request, TransformersSampler
+from grpo_cl.policy.local import TransformersSampler
+from grpo_cl.policy.sampler import Completion, Request
 from tiny_policies import SIZES, byte_tokenizer
 
 CONTEXT = 32768

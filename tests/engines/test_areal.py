@@ -30,8 +30,9 @@ from grpo_cl.errors import ConfigError
 from grpo_cl.plans.scripts import ENGINES
 from grpo_cl.policy.actor import PolicyActor
 from grpo_cl.policy.loading import load_tokenizer, resolve
+from grpo_cl.policy.local import TransformersSampler
 from grpo_cl.policy.model import PolicyModel
-from grpo_cl.policy.sampler import Completion, Request, TransformersSampler
+from grpo_cl.policy.sampler import Completion, Request
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.rollout import run_episodes
 from grpo_cl.types import Task

@@ -58,8 +58,8 @@ def _beginnings(plan: Plan) -> str:
     if not count or plan.config.sampling.engine != "transformers":
         return ""
     return (
-        f"\nPrompts begin with {plan.shared_tokens} tokens alike: the sampler keeps "
-        f"{trunk_tokens(plan)} of {count} of them once, and rows of at most {row_tokens(plan)}."
+        f"\nPrompts begin with {plan.shared_tokens} tokens alike; trunks of {trunk_tokens(plan)} "
+        f"tokens that the sampler keeps: {count}; a row holds at most {row_tokens(plan)}."
     )
 
 

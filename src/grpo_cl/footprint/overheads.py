@@ -28,9 +28,9 @@ ADAM_STEP = 4
 MAX_LOGITS = 2**26
 """Logits of a chunk, as ``policy.scoring.MAX_LOGITS``."""
 PREFILL_TOKENS = 32768
-"""Tokens of one pass over new prompts, as ``policy.sampler.GPU_PREFILL_TOKENS``."""
+"""Tokens of one pass over new prompts, as ``policy.local.GPU_PREFILL_TOKENS``."""
 DECODED = 8
-"""Tokens that a CUDA graph writes at once, as ``policy.decoding.STEPS``."""
+"""Tokens that a CUDA graph writes at once, as ``policy.graphs.STEPS``."""
 GRAPH_LENGTH = 6144
 """The longest row that graphs are made for, but for multiples, as in ``policy.decoding``."""
 RESERVED = 1024

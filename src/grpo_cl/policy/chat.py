@@ -11,9 +11,11 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from grpo_cl.domains.base import ToolSchema
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy.compact import CompactChat
 from grpo_cl.policy.controls import MARK, Controls
@@ -43,6 +45,16 @@ _CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
 _LOG = logging.getLogger(__name__)
 
 
+class _Tools(NamedTuple):
+    """The tools of the last scene, which mostly are those of the next."""
+
+    given: Sequence[ToolSchema]
+    listed: Any
+    """For the template; None where it takes none."""
+    described: str
+    """For the beginning of the system message; empty where the template lists them."""
+
+
 class Chat:
     """Writes and reads the conversations of a model that has a chat template.
 
@@ -65,13 +77,15 @@ class Chat:
         self.stop_ids: tuple[int, ...] = self._stops()
         """Any of these ends a reply and belongs to it."""
         self._opening_ids = lru_cache(maxsize=OPENINGS)(self._encode_opening)
+        self._tools = self._listed(())
 
     def opening(self, scene: Scene, messages: Sequence[Message]) -> list[int]:
         """Everything up to and including the prompt for the first reply."""
-        system, tools = self._controls.guard(scene.system), self._controls.guard(scene.tools)
-        if tools and not self.has_tool_template:
-            system = f"{self.dialect.describe(tools)}\n\n{system}".strip()
-            tools = None
+        if scene.tools != self._tools.given:
+            self._tools = self._listed(scene.tools)
+        system, tools = self._controls.guard(scene.system), self._tools.listed
+        if self._tools.described:
+            system = f"{self._tools.described}\n\n{system}".strip()
         reason: ConfigError | None = None
         for turns in self._openings(system, self._seen(messages)):
             try:
@@ -125,6 +139,12 @@ class Chat:
         return Message(
             role="assistant", content=parsed.content or None, tool_calls=parsed.calls or None
         )
+
+    def _listed(self, tools: Sequence[ToolSchema]) -> _Tools:
+        guarded = self._controls.guard(tools)
+        if not tools or self.has_tool_template:
+            return _Tools(tools, guarded, "")
+        return _Tools(tools, None, self.dialect.describe(guarded))
 
     def _encode_opening(self, text: str) -> "array[int]":
         return array("q", self._controls.encode(text, after=""))

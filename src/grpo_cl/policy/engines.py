@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from grpo_cl.config import GRPOConfig
+from grpo_cl.policy.local import TransformersSampler
 from grpo_cl.policy.model import PolicyModel
 from grpo_cl.policy.ranks import Ranks
 from grpo_cl.policy.remote import open_servers
-from grpo_cl.policy.sampler import Completion, Request, Sampler, TransformersSampler
+from grpo_cl.policy.sampler import Completion, Request, Sampler
 from grpo_cl.policy.vllm_engine import VLLMSampler
 
 

@@ -47,7 +47,7 @@ class SlotReader:
         self.trunks = SlotCache(COUNT, -(-context // LEAST) * LEAST)
         self._piece = piece
         self._module = module
-        self._device = device
+        self.device = device
         config: Any = module.config
         self._config = config.get_text_config()
         self._windows = _windows(self._config.to_dict())
@@ -152,13 +152,13 @@ class SlotReader:
         length = max(chunk.start + len(chunk.ids) for chunk in chunks)
         padded = [[*chunk.ids, *[0] * (width - len(chunk.ids))] for chunk in chunks]
         starts_B1 = self._tensor([[chunk.start] for chunk in chunks])
-        positions_BT = starts_B1 + torch.arange(width, device=self._device)
+        positions_BT = starts_B1 + torch.arange(width, device=self.device)
         positions_BT.clamp_(max=length - 1)  # padding may reach past what a model can count
         span = self._span(chunks, positions_BT, length)
         return self.forward(cache, span, self._tensor(padded), positions_BT, used)
 
     def _tensor(self, values: Sequence[Any]) -> Tensor:
-        return torch.tensor(values, device=self._device)
+        return torch.tensor(values, device=self.device)
 
     def _span(self, chunks: Sequence[Chunk], positions_BT: Tensor, length: int) -> Span:
         rows = [chunk.row for chunk in chunks]
@@ -184,14 +184,14 @@ class SlotReader:
     def _mask(self, positions_BT: Tensor, length: int) -> Tensor | dict[str, Tensor]:
         """What the tokens at ``positions_BT`` see of ``length``, for each kind of layer."""
         dtype = next(self._module.parameters()).dtype
-        keys_K = torch.arange(length, device=self._device)
+        keys_K = torch.arange(length, device=self.device)
         queries_B1T1 = positions_BT[:, None, :, None]
         masks: dict[str, Tensor] = {}
         for kind, window in self._windows.items():
             seen_B1TK = keys_K <= queries_B1T1
             if window is not None:
                 seen_B1TK &= keys_K > queries_B1T1 - window
-            hidden = torch.zeros(seen_B1TK.shape, dtype=dtype, device=self._device)
+            hidden = torch.zeros(seen_B1TK.shape, dtype=dtype, device=self.device)
             masks[kind] = hidden.masked_fill_(~seen_B1TK, torch.finfo(dtype).min)
         return masks if len(masks) > 1 else next(iter(masks.values()))
 

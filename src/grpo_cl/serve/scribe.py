@@ -10,8 +10,9 @@ from typing_extensions import override
 from grpo_cl.errors import ContextFullError
 from grpo_cl.models.line import Line
 from grpo_cl.policy.actor import Desk
+from grpo_cl.policy.local import TransformersSampler
 from grpo_cl.policy.probing import token_logprobs
-from grpo_cl.policy.sampler import Completion, Request, TransformersSampler
+from grpo_cl.policy.sampler import Completion, Request
 from grpo_cl.policy.voices import Voices
 from grpo_cl.serve.gate import Gate
 from grpo_cl.serve.orders import RequestError

@@ -13,7 +13,7 @@ from grpo_cl.engines.venue import Outcome, Venue
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy.actor import PolicyActor
 from grpo_cl.policy.chat import chat_for
-from grpo_cl.policy.sampler import TransformersSampler
+from grpo_cl.policy.local import TransformersSampler
 from grpo_cl.rewards.oracle import JUDGED_AT_ONCE
 from grpo_cl.rollout import run_episodes
 from grpo_cl.types import Task, Trajectory
