@@ -46,29 +46,33 @@ class ModelsConfig(Record):
     """For each model what 1000 tokens cost, read and written."""
 
 
-class UserConfig(Record):
+class ModelRole(Record):
+    """A part that a model may have."""
+
+    model: str | None = None
+    base_url: str | None = None
+    """Of the endpoint; None leaves it to the provider and its environment variables."""
+    temperature: Temperature = 0.0
+    max_tokens: PositiveInt
+    """Of one message."""
+
+
+class UserConfig(ModelRole):
     """A model that plays the user, if ``rollout.user`` is llm, react, verify or reflection."""
 
     model: str | None = None
     """PROVIDER/MODEL as Inspect names it (openai/gpt-4o, openai-api/SERVICE/MODEL, mockllm/model),
     ``policy`` for the policy under training, or ``frozen`` for it as it was before training."""
-    base_url: str | None = None
-    """Of the endpoint; None leaves it to the provider and its environment variables."""
-    temperature: Temperature = 0.0
     max_tokens: PositiveInt = 1024
-    """Of one message."""
     checks: PositiveInt = 2
     """How often ``verify`` has a draft rewritten at most."""
     guard_retries: NonNegativeInt = 3
     """How often a reply is asked for again that no customer would give."""
 
 
-class JudgeConfig(Record):
+class JudgeConfig(ModelRole):
     """A model that decides natural-language assertions; without one they are not judged."""
 
-    model: str | None = None
-    base_url: str | None = None
-    temperature: Temperature = 0.0
     max_tokens: PositiveInt = 2048
     votes: PositiveInt = 1
     """How often the judge is asked; the majority decides, and a tie is against the agent."""
@@ -80,16 +84,13 @@ class JudgeConfig(Record):
         return self
 
 
-class AnswererConfig(Record):
+class AnswererConfig(ModelRole):
     """Who answers the questions about a memory, and how much of it may be read for each."""
 
     model: str | None = None
     """PROVIDER/MODEL as for ``user.model``; None for the reader of generated instances, which is no
     model."""
-    base_url: str | None = None
-    temperature: Temperature = 0.0
     max_tokens: PositiveInt = 64
-    """Of one answer."""
     context_tokens: PositiveInt = 256
     """Of what is read for one question, the core text included."""
     context_entries: PositiveInt = 10

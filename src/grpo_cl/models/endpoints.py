@@ -12,7 +12,7 @@ from grpo_cl.models.cache import ReplyCache
 from grpo_cl.models.line import Line
 from grpo_cl.models.pace import Pace
 from grpo_cl.models.prompt import Client, Completion, Failure, Manner, Prompt, Reply
-from grpo_cl.roles import ModelsConfig
+from grpo_cl.roles import ModelRole, ModelsConfig
 
 T = TypeVar("T")
 
@@ -34,6 +34,13 @@ class Models:
         endpoint = Endpoint(self, name, manner, base_url)
         self._endpoints.append(endpoint)
         return endpoint
+
+    def open_role(self, role: ModelRole, setting: str) -> "Endpoint":
+        """The model that ``setting`` names for a role."""
+        if role.model is None:
+            raise ConfigError(f"nobody is named for {setting}; set {setting}.model=PROVIDER/MODEL")
+        manner = Manner(role.temperature, role.max_tokens)
+        return self.open(role.model, manner, base_url=role.base_url)
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of ``work``, for callers that have no event loop."""

@@ -1,14 +1,19 @@
 """A model in one part of one episode: its calls are numbered, seeded and written down."""
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from random import Random
+from typing import TypeVar
 
 from grpo_cl.errors import ModelCallError
 from grpo_cl.models.prompt import Completion, Prompt, Speaker
 from grpo_cl.transcripts import ModelCall
 
+T = TypeVar("T")
+
 SEED_BITS = 31
 """What every provider takes as a seed."""
+UNREADABLE = "unreadable"
+"""Why an answer is rejected that nobody can make sense of."""
 
 
 class Voice:
@@ -53,6 +58,21 @@ class Voice:
         }
         self.calls.append(call.model_copy(update=told))
         return reply.completion
+
+    async def read(self, prompt: Prompt, read: Callable[[str], T], *, purpose: str) -> T:
+        """What ``read`` makes of the answer, which is asked for once more where it raises.
+
+        ``ValueError`` is what it raises where it can make nothing of a text.
+        """
+        problem = ""
+        for _ in range(2):
+            completion = await self.ask(prompt, purpose=purpose)
+            try:
+                return read(completion.content)
+            except ValueError as error:
+                problem = str(error)
+                self.reject(UNREADABLE, purposes=(purpose,))
+        raise self.give_up(f"the {self._role} {self.model} gave no readable {purpose}: {problem}")
 
     def give_up(self, reason: str) -> ModelCallError:
         """The error that says no answer was of use; it is in the record of the latest call too."""

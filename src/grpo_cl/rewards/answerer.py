@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter, ValidationError
 
-from grpo_cl.errors import ConfigError
 from grpo_cl.memory.answerers import UNKNOWN, Answer, Context
-from grpo_cl.models import Form, Manner, Models, Prompt, Speaker, Voice
+from grpo_cl.models import Form, Models, Prompt, Speaker, Voice
 from grpo_cl.models.reading import read_object
 from grpo_cl.roles import AnswererConfig
 from grpo_cl.types import Message
@@ -47,13 +46,8 @@ class ModelAnswerer:
     """
 
     def __init__(self, models: Models, config: AnswererConfig) -> None:
-        if config.model is None:
-            raise ConfigError(
-                "an answerer needs a model; name it with memory.answerer.model=PROVIDER/MODEL"
-            )
         self._models = models
-        manner = Manner(config.temperature, config.max_tokens)
-        self._speaker: Speaker = models.open(config.model, manner, base_url=config.base_url)
+        self._speaker: Speaker = models.open_role(config, "memory.answerer")
 
     def answer(self, asked: Sequence[tuple[str, Context]]) -> list[Answer]:
         """The answers; ``ModelCallError`` where there is none to be had."""
@@ -69,15 +63,8 @@ class ModelAnswerer:
     async def _ask(self, prompt: Prompt) -> Answer:
         # A voice of its own: its seed must not depend on what else was asked.
         voice = Voice(self._speaker, role="answerer", seed=0)
-        problem = ""
-        for _ in range(2):
-            completion = await voice.ask(prompt, purpose=ANSWER)
-            try:
-                return read_answer(completion.content)._replace(calls=tuple(voice.calls))
-            except ValueError as error:
-                problem = str(error)
-                voice.reject("unreadable", purposes=(ANSWER,))
-        raise voice.give_up(f"the answerer {voice.model} gave no readable answer: {problem}")
+        answer = await voice.read(prompt, read_answer, purpose=ANSWER)
+        return answer._replace(calls=tuple(voice.calls))
 
 
 def read_answer(text: str) -> Answer:

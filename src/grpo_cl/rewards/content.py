@@ -4,10 +4,9 @@ import asyncio
 import json
 from collections.abc import Sequence
 
-from grpo_cl.errors import ConfigError
 from grpo_cl.memory.content import Verdicts
 from grpo_cl.memory.steps import Call, Step
-from grpo_cl.models import Manner, Models, Prompt, Speaker, Voice
+from grpo_cl.models import Models, Prompt, Speaker, Voice
 from grpo_cl.rewards.judge import FORM, read_vote
 from grpo_cl.roles import JudgeConfig
 from grpo_cl.transcripts import ModelCall
@@ -30,13 +29,8 @@ class ModelContentJudge:
     """Asks a model about all changes of a step at once; it sees the text, so it sees inventions."""
 
     def __init__(self, models: Models, config: JudgeConfig) -> None:
-        if config.model is None:
-            raise ConfigError(
-                "a judge of content needs a model; name it with memory.judge.model=PROVIDER/MODEL"
-            )
         self._models = models
-        manner = Manner(config.temperature, config.max_tokens)
-        self._speaker: Speaker = models.open(config.model, manner, base_url=config.base_url)
+        self._speaker: Speaker = models.open_role(config, "memory.judge")
 
     def judge(self, steps: Sequence[Step]) -> Verdicts:
         """A verdict for each call of each step; one that failed is invalid, and nobody is asked."""

@@ -1,11 +1,11 @@
 """A model that decides what no rule can: natural-language assertions about a conversation."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from pydantic import TypeAdapter
 
-from grpo_cl.errors import ConfigError
-from grpo_cl.models import Form, Manner, Models, Prompt, Speaker, Voice
+from grpo_cl.models import Form, Models, Prompt, Speaker, Voice
 from grpo_cl.models.reading import read_object
 from grpo_cl.models.script import as_script
 from grpo_cl.roles import JudgeConfig
@@ -55,12 +55,9 @@ class ModelJudge:
     """Asks a model about all assertions of a task at once, as often as there are votes."""
 
     def __init__(self, models: Models, config: JudgeConfig) -> None:
-        if config.model is None:
-            raise ConfigError("a judge needs a model; name it with judge.model=PROVIDER/MODEL")
         self._models = models
         self._votes = config.votes
-        manner = Manner(config.temperature, config.max_tokens)
-        self._speaker: Speaker = models.open(config.model, manner, base_url=config.base_url)
+        self._speaker: Speaker = models.open_role(config, "judge")
 
     def judge(self, task: Task, messages: Sequence[Message]) -> Judgement:
         """Whether each of the task's assertions is met; ``ModelCallError`` where nobody says.
@@ -82,15 +79,7 @@ class ModelJudge:
 
 async def read_vote(voice: Voice, prompt: Prompt, count: int) -> tuple[bool, ...]:
     """What a judge says about each of ``count`` statements, asked once more if it is unreadable."""
-    problem = ""
-    for _ in range(2):
-        completion = await voice.ask(prompt, purpose=VERDICT)
-        try:
-            return read_verdicts(completion.content, count)
-        except ValueError as error:
-            problem = str(error)
-            voice.reject("unreadable", purposes=(VERDICT,))
-    raise voice.give_up(f"the judge {voice.model} gave no readable verdict: {problem}")
+    return await voice.read(prompt, partial(read_verdicts, count=count), purpose=VERDICT)
 
 
 def read_verdicts(text: str, count: int) -> tuple[bool, ...]:

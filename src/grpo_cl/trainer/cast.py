@@ -49,11 +49,7 @@ class Cast:
         """Whether scoring asks models, so that it should be done once and not by every process."""
         self._hosted: Endpoint | None = None
         if config.user.model not in {None, POLICY, FROZEN}:
-            assert config.user.model is not None
-            manner = Manner(config.user.temperature, config.user.max_tokens)
-            self._hosted = self._models.open(
-                config.user.model, manner, base_url=config.user.base_url
-            )
+            self._hosted = self._models.open_role(config.user, "user")
 
     def users(self, policies: Policies) -> ModelUsers | None:
         """Makes users that models play; None where no model does."""

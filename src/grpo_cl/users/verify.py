@@ -8,7 +8,7 @@ from grpo_cl.models.script import as_script
 from grpo_cl.types import Message, Record
 from grpo_cl.users.part import REWRITE, Part, spoken
 
-CHECK, UNREADABLE = "check", "unreadable"
+CHECK = "check"
 
 CHECKER = """\
 You check the lines of an actor who plays a customer talking to a support agent. You see the actor's
@@ -56,13 +56,11 @@ async def check_draft(
     prompt = Prompt(
         CHECKER, [Message(role="user", content=scene(system, messages, draft))], (), FORM
     )
-    for _ in range(2):
-        completion = await voice.ask(prompt, purpose=CHECK)
-        try:
-            return Check.model_validate(read_object(completion.content))
-        except ValueError:
-            voice.reject(UNREADABLE, purposes=(CHECK,))
-    raise voice.give_up(f"{voice.model} gave no readable check of a user's draft")
+    return await voice.read(prompt, _read_check, purpose=CHECK)
+
+
+def _read_check(text: str) -> Check:
+    return Check.model_validate(read_object(text))
 
 
 def scene(system: str, messages: Sequence[Message], draft: Message) -> str:
