@@ -137,5 +137,8 @@ def _joined(looks: Look) -> Look:
 
 
 def _lowest(like: Tensor) -> float:
-    """A score that counts for nothing and is still a number, where there is no other."""
-    return torch.finfo(like.dtype).min
+    """A score that counts for nothing and is still a number, where there is no other.
+
+    Not the lowest there is: kernels multiply scores, and what overflows would not be a number.
+    """
+    return max(torch.finfo(like.dtype).min, -1e30)
