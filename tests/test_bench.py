@@ -200,6 +200,13 @@ def assert_a_branch_equals_a_run(trunk: Path, folder: Path, **settings: Any) -> 
     assert any(record["grad_norm"] > 0 for record in second)
 
 
+def test_runs_that_share_a_stage_share_its_files(trunks: dict[int, Path], tmp_path: Path) -> None:
+    branch(trunks[0], config(tmp_path / "run"))
+    (made,) = (tmp_path / "run" / "checkpoints").iterdir()
+    (weights,) = made.rglob("weights.safetensors")
+    assert weights.samefile(trunks[0] / "checkpoints" / weights.relative_to(made.parent))
+
+
 def test_a_damaged_shared_stage_is_named(trunks: dict[int, Path], tmp_path: Path) -> None:
     subprocess.run(["cp", "-r", str(trunks[0]), str(tmp_path / "trunk")], check=True)
     state = max((tmp_path / "trunk" / "checkpoints").iterdir()) / "state.json"

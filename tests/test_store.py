@@ -196,6 +196,38 @@ def test_a_checkpoint_of_the_same_name_is_replaced(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step_00000001"]
 
 
+def test_what_did_not_change_is_not_written_again_by_a_checkpoint_of_the_same_name(
+    tmp_path: Path,
+) -> None:
+    def fill(folder: Path) -> None:
+        filled(1)(folder)
+        (folder / "state.json").write_text("{}")
+
+    first = save(tmp_path, 1)
+    before = {name: (first / name).stat().st_ino for name in (WEIGHTS, "state.json")}
+    path = save_checkpoint(tmp_path, "step_00000001", fill, keep=1)
+    assert (path / WEIGHTS).stat().st_ino == before[WEIGHTS]
+    assert (path / WEIGHTS).stat().st_nlink == 1
+    assert (path / "state.json").stat().st_ino != before["state.json"]
+    assert verify(path) is None
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_is_not_taken_over_by_a_checkpoint_of_the_same_name(
+    kind: str, tmp_path: Path
+) -> None:
+    damage, _ = DAMAGES[kind]
+    damage(save(tmp_path, 1))
+    assert verify(save(tmp_path, 1)) is None
+
+
+def test_checkpoints_of_different_names_share_no_file(tmp_path: Path) -> None:
+    first = save(tmp_path, 1)
+    second = save_checkpoint(tmp_path, "step_00000002", filled(1), keep=2)
+    flip_a_bit(second / WEIGHTS)
+    assert verify(first) is None
+
+
 def test_a_replacement_that_was_cut_short_is_undone(tmp_path: Path) -> None:
     path = save(tmp_path, 1)
     path.rename(tmp_path / ".old-step_00000001")

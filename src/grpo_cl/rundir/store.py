@@ -2,9 +2,11 @@
 
 A folder is filled under a temporary name, each file is synced and listed with its size and SHA-256
 in MANIFEST.json, and a rename publishes it. A process killed at any moment leaves a checkpoint
-that verifies, or a name that nobody takes for one.
+that verifies, or a name that nobody takes for one. Where a checkpoint replaces one of its name, the
+files that are the same are linked to, so that nothing goes to the disk twice.
 """
 
+import filecmp
 import hashlib
 import os
 import re
@@ -74,6 +76,7 @@ def save_checkpoint(
         try:
             temporary.mkdir()
             fill(temporary)
+            _reuse(temporary, target)
             _seal(temporary)
             _publish(temporary, target)
         finally:
@@ -151,6 +154,21 @@ def tidy(parent: Path) -> None:
             _remove(path)
 
 
+def _reuse(folder: Path, replaced: Path) -> None:
+    """Take the files of the checkpoint that is replaced where they have the same bytes.
+
+    They are on the disk; what was written again is in memory as yet and need not go there.
+    """
+    for name, path in _files(folder).items():
+        old, spare = replaced / name, path.with_name(f"{TEMPORARY}{path.name}")
+        try:
+            if _is_plain(path) and _is_plain(old) and filecmp.cmp(path, old, shallow=False):
+                spare.hardlink_to(old)
+                spare.replace(path)
+        except OSError:
+            continue  # the old one cannot be read or linked to; the new one is as good
+
+
 def _seal(folder: Path) -> None:
     files = {name: _sealed(path, name) for name, path in sorted(_files(folder).items())}
     assert MANIFEST not in files, f"{MANIFEST} is the store's own file"
@@ -162,7 +180,7 @@ def _seal(folder: Path) -> None:
 
 
 def _sealed(path: Path, name: str) -> FileEntry:
-    if path.is_symlink() or not path.is_file():
+    if not _is_plain(path):
         raise CheckpointError(f"{name} is no plain file; a checkpoint holds copies, not links")
     with path.open("rb") as file:
         os.fsync(file.fileno())
@@ -171,7 +189,7 @@ def _sealed(path: Path, name: str) -> FileEntry:
 
 
 def _problem(path: Path, name: str, entry: FileEntry) -> str | None:
-    if path.is_symlink() or not path.is_file():
+    if not _is_plain(path):
         return f"{name} is no plain file"
     try:
         size = path.stat().st_size
@@ -182,6 +200,10 @@ def _problem(path: Path, name: str, entry: FileEntry) -> str | None:
     except OSError as error:
         return f"{name} cannot be read: {error.strerror}"
     return None if digest == entry.sha256 else f"{name} fails its checksum"
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _files(folder: Path) -> dict[str, Path]:
