@@ -14,12 +14,21 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from grpo_cl.config import GRPOConfig
 from grpo_cl.footprint import known_shapes, overheads
 from grpo_cl.footprint import plan as plans
-from grpo_cl.footprint.cache import rows_bytes, trunks_bytes
+from grpo_cl.footprint.cache import joined_bytes, rows_bytes, trunks_bytes
 from grpo_cl.footprint.overheads import GIB
 from grpo_cl.footprint.plan import Pass, Plan
 from grpo_cl.footprint.shape import shape_of
 from grpo_cl.footprint.training import kept_activations
-from grpo_cl.policy import decoding, graphs, local, scoring, siblings, slots, trunks
+from grpo_cl.policy import (
+    decoding,
+    graphs,
+    local,
+    projections,
+    scoring,
+    siblings,
+    slots,
+    trunks,
+)
 from grpo_cl.policy.batching import micro_batches, policy_samples
 from grpo_cl.policy.engines import own_sampler
 from grpo_cl.policy.sampler import Request
@@ -233,6 +242,15 @@ def test_passes_are_those_of_the_learner(prompt: int, reply: int, tasks: int, gr
     assert sorted(map(len, made)) == sorted(one.rows for one in case.plan.passes)
 
 
+def test_a_small_model_without_adapters_decodes_with_copies_of_matrices_that_read_the_same():
+    # Before attention 576 x (576 + 2 x 192), before the gate 576 x 2 x 1536; 30 layers in bf16.
+    copied = 2 * 30 * 576 * (576 + 2 * 192 + 2 * 1536)
+    assert joined_bytes(Case("smollm2-135m", graphs=True).plan) == copied
+    assert joined_bytes(Case("smollm2-135m").plan) == 0
+    assert joined_bytes(Case("smollm2-135m", graphs=True, rank=16).plan) == 0
+    assert joined_bytes(Case("qwen2.5-1.5b", graphs=True).plan) == 0  # 2.9 GiB
+
+
 def test_constants_are_those_of_the_code_they_describe():
     ours: Sequence[int] = (
         overheads.MAX_LOGITS,
@@ -244,6 +262,7 @@ def test_constants_are_those_of_the_code_they_describe():
         overheads.PAGE,
         overheads.LEAST_TRUNK,
         overheads.MOST_TRUNKS,
+        overheads.JOINED_MODEL,
         plans.SHORTEST_BEGINNING,
     )
     theirs = (
@@ -256,6 +275,7 @@ def test_constants_are_those_of_the_code_they_describe():
         trunks.PAGE,
         trunks.LEAST,
         trunks.COUNT,
+        projections.WORTHWHILE,
         siblings.SHORTEST,
     )
     assert tuple(ours) == theirs

@@ -55,20 +55,30 @@ def adapted_llama() -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("builder", [llama, qwen2, qwen3, adapted_llama])
-@torch.inference_mode()
 def test_a_step_gives_the_logits_of_the_model(builder: Callable[[], Any]) -> None:
     module = built(builder)
     assert isinstance(module, PreTrainedModel)
     assert lean_step(module, CPU) is not None
 
 
-@torch.inference_mode()
 def test_a_step_that_does_not_is_found_out() -> None:
     module = built(llama)
     assert isinstance(module, PreTrainedModel)
     step = LeanStep(module)
     module.model.layers[1].input_layernorm.forward = lambda hidden: hidden
     assert not is_exact(step, module, CPU)
+
+
+def test_a_step_follows_weights_that_change() -> None:
+    module = built(llama)
+    assert isinstance(module, PreTrainedModel)
+    step = LeanStep(module)
+    with torch.no_grad():
+        module.model.layers[0].mlp.up_proj.weight.mul_(2)
+        module.model.layers[1].self_attn.k_proj.bias.add_(1)
+    assert not is_exact(step, module, CPU)
+    step.renew()
+    assert is_exact(step, module, CPU)
 
 
 def test_models_of_another_shape_have_no_step() -> None:
@@ -139,9 +149,9 @@ def test_norms_gates_and_turns_are_those_of_the_formulas() -> None:
     )
     angles = torch.tensor([[torch.pi / 2, 0] * 2])
     where = torch.tensor([3]), torch.tensor([2])
-    fused.rotate_and_store((query, key, value), (angles.cos(), angles.sin()), cache, where)
+    turned = fused.rotate_and_store((query, key, value), (angles.cos(), angles.sin()), cache, where)
     # A quarter turn takes the first pair (1, 3) to (-3, 1); the second pair stays.
-    torch.testing.assert_close(query[0], torch.tensor([[-3.0, 2, 1, 4]] * 2))
+    torch.testing.assert_close(turned[0], torch.tensor([[-3.0, 2, 1, 4]] * 2))
     torch.testing.assert_close(cache[0][3, 0, 2], torch.tensor([-7.0, 6, 5, 8]))
     torch.testing.assert_close(cache[1][3, 0, 2], value[0, 0])
     assert cache[0].count_nonzero() == 4

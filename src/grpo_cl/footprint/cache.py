@@ -1,9 +1,12 @@
 """Keys and values of the episodes that are played at once."""
 
+from collections import Counter
+
 from grpo_cl.errors import ConfigError
 from grpo_cl.footprint.overheads import (
     DECODED,
     GRAPH_LENGTH,
+    JOINED_MODEL,
     LEAST_TRUNK,
     MIN_CAPACITY,
     MOST_TRUNKS,
@@ -30,6 +33,18 @@ def kept_bytes(plan: Plan) -> int:
     if sampling.engine == "vllm":
         return 0 if sampling.release_cache else vllm_bytes(plan)
     return rows_bytes(plan) + trunks_bytes(plan) if has_graphs(plan) else 0
+
+
+def joined_bytes(plan: Plan) -> int:
+    """Copies of matrices that read the same, which a small model decodes with."""
+    shape = plan.shape
+    is_lean = has_graphs(plan) and shape.family.is_lean and shape.can_be_packed
+    is_small = plan.item * shape.parameters <= JOINED_MODEL
+    if not is_lean or not is_small or plan.has_adapters:
+        return 0
+    sources = Counter(linear.source for linear in shape.linears)
+    joined = sum(one.parameters for one in shape.linears if sources[one.source] > 1)
+    return plan.item * shape.num_hidden_layers * joined
 
 
 def row_buffer(plan: Plan) -> int:

@@ -47,3 +47,5 @@ MOST_TRUNKS = 8
 """How many are kept, as ``policy.trunks.COUNT``."""
 TRIED_TRUNKS = 2
 """Rows that ``policy.reader.SlotReader.sees_trunks`` takes in their cache."""
+JOINED_MODEL = 2**31
+"""Bytes of a model up to which it decodes with joined matrices, as ``policy.projections``."""

@@ -27,10 +27,12 @@ class Family(NamedTuple):
     """Whether a norm multiplies by its weight before it goes back to the model's precision."""
     is_tied: bool = False
     """Whether the head is the embedding where the config says nothing."""
+    is_lean: bool = True
+    """Whether a GPU decodes it with fused kernels."""
 
 
 FAMILIES = {
-    "gemma": Family(has_float_norms=True, is_tied=True),
+    "gemma": Family(has_float_norms=True, is_tied=True, is_lean=False),
     "llama": Family(),
     "mistral": Family(),
     "qwen2": Family(has_bias=True),

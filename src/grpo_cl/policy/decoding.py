@@ -87,6 +87,8 @@ class GraphDecoder:
         size = Size(rows, length, places, is_cut=any(row[0].top_p < 1 for row in draws))
         if size not in self._graphs:
             self._graphs[size] = Graph(self._reader, self._lean(), size, self._pool)
+        if (lean := self._lean()) is not None:
+            lean.renew()
         graph = self._graphs[size]
         graph.set(chunks, draws)
         return graph.run(len(chunks), longest)

@@ -56,22 +56,25 @@ def _add_norm(
 
 
 def gated(gate_BF: Tensor, up_BF: Tensor) -> Tensor:
-    """SiLU of the gate times the other."""
-    found_BF = torch.empty_like(gate_BF)
-    size = gate_BF.numel()
-    _gated[(triton.cdiv(size, 1024),)](gate_BF, up_BF, found_BF, size, BLOCK=1024)
+    """SiLU of the gate times the other; either may be part of a wider tensor."""
+    rows, width = gate_BF.shape
+    found_BF = gate_BF.new_empty(rows, width)
+    _gated[(rows, triton.cdiv(width, 1024))](
+        gate_BF, up_BF, found_BF, width, gate_BF.stride(0), up_BF.stride(0), BLOCK=1024
+    )
     return found_BF
 
 
 @triton.jit
-def _gated(gate, up, found, size, BLOCK: tl.constexpr):
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    is_in = place < size
+def _gated(gate, up, found, width, gate_stride, up_stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_in = place < width
     kind = found.dtype.element_ty
-    wide = tl.load(gate + place, is_in, 0.0).to(tl.float32)
+    wide = tl.load(gate + row * gate_stride + place, is_in, 0.0).to(tl.float32)
     active = (wide * tl.sigmoid(wide)).to(kind).to(tl.float32)
-    factor = tl.load(up + place, is_in, 0.0).to(tl.float32)
-    tl.store(found + place, (active * factor).to(kind), is_in)
+    factor = tl.load(up + row * up_stride + place, is_in, 0.0).to(tl.float32)
+    tl.store(found + row * width + place, (active * factor).to(kind), is_in)
 
 
 def rotate_and_store(
@@ -79,27 +82,31 @@ def rotate_and_store(
     turns: tuple[Tensor, Tensor],
     cache: tuple[Tensor, Tensor],
     where: tuple[Tensor, Tensor],
-) -> None:
-    """Turn the queries (B, H, D) in place; write turned keys and the values to the cache.
+) -> Tensor:
+    """The turned queries (B, H, D); turned keys and the values are written to the cache.
 
-    ``turns`` are cosines and sines (B, D), ``cache`` keys and values (rows, J, K, D), ``where``
+    ``states`` are queries, keys and values (B, H or J, D), each of which may be part of a wider
+    tensor, ``turns`` cosines and sines (B, D), ``cache`` keys and values (rows, J, K, D), ``where``
     each new token's row and position.
     """
-    query_BHD, key_BJD, value_BJD = states
+    query_BHD, key_BJD, _ = states
     rows, heads, width = query_BHD.shape
-    key_heads = key_BJD.shape[1]
+    turned_BHD, key_heads = query_BHD.new_empty(rows, heads, width), key_BJD.shape[1]
     keys, values = cache
     _rotate_and_store[(rows, heads + 2 * key_heads)](
-        query_BHD, key_BJD, value_BJD, *turns, keys, values, *where,
-        heads, key_heads, keys.stride(0), keys.stride(1), keys.stride(2),
+        *states, turned_BHD, *turns, keys, values, *where,
+        heads, key_heads, *(state.stride(0) for state in states),
+        keys.stride(0), keys.stride(1), keys.stride(2),
         WIDTH=width, HALF=triton.next_power_of_2(width // 2),
     )  # fmt: skip
+    return turned_BHD
 
 
 @triton.jit
 def _rotate_and_store(
-    query, key, value, cosines, sines, keys, values, rows, positions,
-    heads, key_heads, row_stride, head_stride, token_stride,
+    query, key, value, turned, cosines, sines, keys, values, rows, positions,
+    heads, key_heads, query_stride, key_stride, value_stride,
+    row_stride, head_stride, token_stride,
     WIDTH: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -108,16 +115,16 @@ def _rotate_and_store(
     high = low + WIDTH // 2
     slot = tl.load(rows + batch) * row_stride + tl.load(positions + batch) * token_stride
     if head >= heads + key_heads:
-        source = value + (batch * key_heads + head - heads - key_heads) * WIDTH
+        source = value + batch * value_stride + (head - heads - key_heads) * WIDTH
         target = values + slot + (head - heads - key_heads) * head_stride
         tl.store(target + low, tl.load(source + low, is_in, 0.0), is_in)
         tl.store(target + high, tl.load(source + high, is_in, 0.0), is_in)
     else:
         if head < heads:
-            source = query + (batch * heads + head) * WIDTH
-            target = source
+            source = query + batch * query_stride + head * WIDTH
+            target = turned + (batch * heads + head) * WIDTH
         else:
-            source = key + (batch * key_heads + head - heads) * WIDTH
+            source = key + batch * key_stride + (head - heads) * WIDTH
             target = keys + slot + (head - heads) * head_stride
         turn = batch * WIDTH
         first = tl.load(source + low, is_in, 0.0).to(tl.float32)

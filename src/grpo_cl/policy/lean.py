@@ -1,19 +1,21 @@
 """One decoding step of a model of Llama's shape, with few and fused kernels.
 
 A module's own step is more than forty kernels a layer, most of them of a few numbers per row. This
-one calls the module's linear layers, whatever adapters they have, and does the rest with ``fused``.
+one has the module's linear layers, whatever adapters they have, and does the rest with ``fused``.
 Shapes: B rows, E hidden size, H query heads, J key heads, D width, V vocabulary.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grpo_cl.policy.attention import TOLERANCE
+from grpo_cl.policy.projections import WORTHWHILE, Projections
 from grpo_cl.policy.reader import Chunk, SlotReader
 from grpo_cl.policy.scoring import Head, sees_all
 from grpo_cl.policy.slots import SlotCache, Span
@@ -44,6 +46,22 @@ class LeanStep:
         self._head = Head(causal)
         self._width = _width(causal)
         self._fused: Any = import_module("grpo_cl.policy.fused")
+        is_small = sum(weight.nbytes for weight in causal.parameters()) <= WORTHWHILE
+        self._attention, self._gates = (
+            [Projections(layers, is_joined=is_small) for layers in chosen]
+            for chosen in zip(*map(_readers, self._base.layers), strict=True)
+        )
+        self._stamp = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """Follow the model's weights, if they have changed."""
+        projections = (*self._attention, *self._gates)
+        stamp = sum(one.stamp for one in projections)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            for one in projections:
+                one.renew()
 
     def __call__(self, cache: SlotCache, span: Span, tokens_B: Tensor, used: Used | None) -> Tensor:
         """Logits_BV after ``tokens_B``, whose keys and values go where ``span`` says."""
@@ -53,31 +71,29 @@ class LeanStep:
         positions_B = span.positions_N if used is None else span.positions_N + used.lengths_B
         turns = [one[:, 0].contiguous() for one in base.rotary_emb(total_BE, positions_B[:, None])]
         given = _Pass(cache, span, cast(tuple[Tensor, Tensor], tuple(turns)), used, _seen(used))
-        for layer in base.layers:
+        for number, layer in enumerate(base.layers):
             total_BE, hidden_BE = self._norm(layer.input_layernorm, total_BE, added_BE)
-            added_BE = self._attend(layer.self_attn, hidden_BE, given)
+            states = self._attention[number](hidden_BE)
+            added_BE = self._attend(layer.self_attn, states, given)
             total_BE, hidden_BE = self._norm(layer.post_attention_layernorm, total_BE, added_BE)
-            up_BF, gate_BF = layer.mlp.up_proj(hidden_BE), layer.mlp.gate_proj(hidden_BE)
-            added_BE = layer.mlp.down_proj(self._fused.gated(gate_BF, up_BF))
+            added_BE = layer.mlp.down_proj(self._fused.gated(*self._gates[number](hidden_BE)))
         return self._head(self._norm(base.norm, total_BE, added_BE)[1])
 
     def _norm(self, norm: Any, total: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
         return self._fused.add_norm(total, added, norm.weight, norm.variance_epsilon)
 
-    def _attend(self, layer: Any, hidden_BE: Tensor, given: _Pass) -> Tensor:
-        query_BHD, key_BJD, value_BJD = (
-            project(hidden_BE).unflatten(1, (-1, self._width))
-            for project in (layer.q_proj, layer.k_proj, layer.v_proj)
-        )
+    def _attend(self, layer: Any, states: Sequence[Tensor], given: _Pass) -> Tensor:
+        query_BHD, key_BJD, value_BJD = (one.unflatten(1, (-1, self._width)) for one in states)
         if layer.config.model_type == "qwen3":
             query_BHD = self._norm_heads(layer.q_norm, query_BHD)
             key_BJD = self._norm_heads(layer.k_norm, key_BJD)
         span, cache = given.span, given.cache.layer(layer.layer_idx)
         where = span.rows_N, span.positions_N
-        self._fused.rotate_and_store((query_BHD, key_BJD, value_BJD), given.turns_BD, cache, where)
+        read = query_BHD, key_BJD, value_BJD
+        turned_BHD = self._fused.rotate_and_store(read, given.turns_BD, cache, where)
         places = given.used.places if given.used else ()
         count = self._fused.parts_of(span.length, tuple(place.length for place in places))
-        looks = self._fused.Looks(query_BHD, count)
+        looks = self._fused.Looks(turned_BHD, count)
         looks.at_rows(cache, span.positions_N, span.length)
         for (trunk, length), seen_B in zip(places, given.seen, strict=True):
             assert given.used is not None
@@ -87,6 +103,15 @@ class LeanStep:
     def _norm_heads(self, norm: Any, states_BHD: Tensor) -> Tensor:
         flat = states_BHD.flatten(0, 1)
         return self._norm(norm, flat, None)[1].view_as(states_BHD)
+
+
+def _readers(layer: Any) -> tuple[list[nn.Module], list[nn.Module]]:
+    """The linear layers of a layer that read the same: before the attention, and the gates."""
+    attention, gates = layer.self_attn, layer.mlp
+    return (
+        [attention.q_proj, attention.k_proj, attention.v_proj],
+        [gates.gate_proj, gates.up_proj],
+    )
 
 
 def lean_step(causal: PreTrainedModel, device: torch.device) -> LeanStep | None:
