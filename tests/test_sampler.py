@@ -115,6 +115,17 @@ def test_a_prompt_longer_than_one_pass_is_read_in_pieces() -> None:
     assert is_greedy(module, ids, written)
 
 
+def test_where_passes_are_dear_prompts_of_all_lengths_share_one() -> None:
+    module, rng = built(llama), Random(0)
+    engine, sizes = sampler(module), tokens_read(module)
+    engine._free = 1000  # as on a GPU
+    prompts = [some_ids(rng, length, length) for length in (3, 90, 25)]
+    engine.submit(request(name, ids) for name, ids in enumerate(prompts))
+    done = finish(engine, len(prompts))
+    assert sizes[0] == 3 * 89
+    assert all(is_greedy(module, ids, done[name].ids) for name, ids in enumerate(prompts))
+
+
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 1.0), (1.3, 0.6)])
 def test_logprobs_are_those_of_a_plain_forward_pass(
     model: torch.nn.Module, make: Make, temperature: float, top_p: float
