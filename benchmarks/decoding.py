@@ -11,12 +11,12 @@ less of everything (--rows 4 --new 8): there nothing is captured, and no kernel 
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 import torch
+from gpu_work import now
 from torch.profiler import ProfilerActivity, profile
 
 from grpo_cl.cli.world import table
@@ -82,7 +82,7 @@ def _measured(sampler: TransformersSampler, policy: PolicyModel, given: Any) -> 
 
 
 def _write(sampler: TransformersSampler, prompts: Sequence[list[int]], given: Any) -> float:
-    started = _now()
+    started = now()
     sampler.submit(
         Request(row, row, prompts[row // GROUP], given.new, 1.0, 1.0, (), row)
         for row in range(given.rows)
@@ -90,16 +90,10 @@ def _write(sampler: TransformersSampler, prompts: Sequence[list[int]], given: An
     waiting = given.rows
     while waiting:
         waiting -= len(sampler.poll())
-    ended = _now()
+    ended = now()
     for row in range(given.rows):
         sampler.release(row)
     return ended - started
-
-
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def _kernels(sampler: TransformersSampler) -> str:

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import torch
+from gpu_work import one_reply
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -36,7 +37,6 @@ from grpo_cl.types import (
     Reward,
     Task,
     Termination,
-    TokenTrace,
     Trajectory,
     TrajectoryGroup,
     UserScenario,
@@ -216,14 +216,8 @@ def random_group(case: Case, rng: Random) -> TrajectoryGroup:
     """Episodes that share a prompt and nothing after it."""
     words = range(1, case.shape["vocab_size"])
     prompt = rng.choices(words, k=case.prompt)
-    start, end = case.prompt, case.prompt + case.reply
     traces = [
-        TokenTrace(
-            ids=(*prompt, *rng.choices(words, k=case.reply)),
-            mask=(False,) * case.prompt + (True,) * case.reply,
-            logprobs=(-4.0,) * case.reply,
-            turns=((start, end),),
-        )
+        one_reply(prompt, rng.choices(words, k=case.reply), [-4.0] * case.reply)
         for _ in range(case.group)
     ]
     played = [

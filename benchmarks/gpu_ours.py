@@ -17,6 +17,7 @@ from gpu_work import (
     Stopwatch,
     Work,
     now,
+    one_reply,
     peak_gib,
     prompts,
     worth,
@@ -31,7 +32,7 @@ from grpo_cl.rewards import RewardOracle
 from grpo_cl.rollout import run_episodes
 from grpo_cl.tasks import TaskDataLoader
 from grpo_cl.trainer.rollouts import collect, credit
-from grpo_cl.types import Reward, Task, Termination, TokenTrace, Trajectory, TrajectoryGroup
+from grpo_cl.types import Reward, Task, Termination, Trajectory, TrajectoryGroup
 
 DOMAIN = "telecom"
 
@@ -246,11 +247,5 @@ class Replies:
 
 
 def _trajectory(task: Task, prompt: Sequence[int], reply: Completion) -> Trajectory:
-    start, end = len(prompt), len(prompt) + len(reply.ids)
-    trace = TokenTrace(
-        ids=(*prompt, *reply.ids),
-        mask=(*[False] * start, *[True] * len(reply.ids)),
-        logprobs=tuple(reply.logprobs),
-        turns=((start, end),),
-    )
+    trace = one_reply(prompt, reply.ids, reply.logprobs)
     return Trajectory(task=task, messages=(), termination=Termination.AGENT_STOP, tokens=trace)

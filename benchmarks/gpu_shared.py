@@ -5,7 +5,7 @@ from random import Random
 from tempfile import mkdtemp
 
 import torch
-from gpu_work import Report, Work, now, peak_gib
+from gpu_work import Report, Work, now, one_reply, peak_gib
 from torch import Tensor
 from updates import differentiate, neighbours
 
@@ -76,13 +76,5 @@ def _traces(work: Work, vocabulary: int) -> list[TokenTrace]:
         beginning = draw(work.prompt_tokens)
         for _ in range(work.samples):
             rest = draw(rng.randint(work.reply_tokens * 2 // 3, work.reply_tokens * 4 // 3))
-            start, end = len(beginning), len(beginning) + len(rest)
-            traces.append(
-                TokenTrace(
-                    ids=(*beginning, *rest),
-                    mask=(*[False] * start, *[True] * len(rest)),
-                    logprobs=(0.0,) * len(rest),
-                    turns=((start, end),),
-                )
-            )
+            traces.append(one_reply(beginning, rest, [0.0] * len(rest)))
     return traces

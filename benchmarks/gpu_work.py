@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from grpo_cl.domains import load_domain
 from grpo_cl.footprint import known_shapes
+from grpo_cl.types import TokenTrace
 
 KL = 0.04
 LEARNING_RATE = 1e-6
@@ -158,6 +159,17 @@ def prompts(tokenizer: Any, work: Work) -> list[list[dict[str, str]]]:
         [{"role": "user", "content": f"Explain these rules:\n{tokenizer.decode(piece)}"}]
         for piece in pieces
     ]
+
+
+def one_reply(prompt: Sequence[int], reply: Sequence[int], logprobs: Sequence[float]) -> TokenTrace:
+    """The tokens of an episode with a single reply."""
+    start, end = len(prompt), len(prompt) + len(reply)
+    return TokenTrace(
+        ids=(*prompt, *reply),
+        mask=(*[False] * start, *[True] * len(reply)),
+        logprobs=tuple(logprobs),
+        turns=((start, end),),
+    )
 
 
 def worth(text: str) -> float:

@@ -10,6 +10,7 @@ from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
 from grpo_cl.evaluation import evaluate
 from grpo_cl.mem_alpha.data import TrainingInstance
+from grpo_cl.mem_alpha.playing import PARTS
 from grpo_cl.mem_alpha.settings import MemorySettings
 from grpo_cl.memory import Instance, count_tokens
 from grpo_cl.memory.loaders import save_jsonl
@@ -21,17 +22,10 @@ from grpo_cl.tasks import TaskDataLoader
 from grpo_cl.trainer import GRPOTrainer as Trainer
 from grpo_cl.trainer import Policy
 from grpo_cl.trainer.cast import Cast
-from grpo_cl.types import RewardType, Task, Trajectory
+from grpo_cl.types import Task, Trajectory
 
 STATE = "trainer.json"
 MODEL_DIR = "model"
-
-_PARTS = {
-    "r1": RewardType.ANSWERS,
-    "r2": RewardType.CALLS,
-    "r3": RewardType.COMPRESSION,
-    "r4": RewardType.CONTENT,
-}
 
 
 class GRPOTrainer:
@@ -98,7 +92,7 @@ class GRPOTrainer:
         path = self._written(self._next_folder(), "evaluation", data)
         config = self.settings.run({"path": path}, {"seed": self.settings.seed})
         cell = self._measured(config)
-        return {name: cell.components[part] for name, part in _PARTS.items()}
+        return {name: cell.components[part] for name, part in PARTS.items()}
 
     def save_checkpoint(self, folder: Path | str) -> None:
         """Write weights, optimizer, settings and how far training has come."""

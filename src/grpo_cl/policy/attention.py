@@ -25,6 +25,12 @@ TOLERANCE = {torch.bfloat16: 0.05, torch.float16: 0.01, torch.float32: 1e-3, tor
 """How far two ways to compute the same may be apart, as a share of its norm."""
 
 
+def are_alike(found: Tensor, expected: Tensor) -> bool:
+    """Whether two ways gave the same vectors, as far as their precision lets one tell."""
+    errors = (found.float() - expected.float()).norm(dim=-1) / expected.float().norm(dim=-1)
+    return bool((errors < TOLERANCE[expected.dtype]).all())
+
+
 def register() -> None:
     """Make ``attend`` known to transformers under ``NAME``."""
     AttentionInterface.register(NAME, attend)

@@ -44,15 +44,6 @@ class EagerDecoder:
         logits_BV = self._reader.read(chunks)
         return Round(draw(logits_BV, [first for first, *_ in draws])[:, None])
 
-    def can_follow(self, last: Round) -> bool:
-        """Never: nothing is known of the next tokens before the last are there."""
-        del last
-        return False
-
-    def follow(self, last: Round, draws: Sequence[Sequence[Draw]]) -> Round:
-        """Not possible."""
-        raise NotImplementedError(f"{len(draws)} draws after {last}: a round has to be begun")
-
 
 class GraphDecoder:
     """Several tokens at a time from CUDA graphs, made as sizes are met, one after another.
@@ -92,16 +83,6 @@ class GraphDecoder:
         graph = self._graphs[size]
         graph.set(chunks, draws)
         return graph.run(len(chunks), longest)
-
-    def can_follow(self, last: Round) -> bool:
-        """Whether its graph has room for more."""
-        return last.graph is not None and last.end + STEPS <= last.graph.length
-
-    def follow(self, last: Round, draws: Sequence[Sequence[Draw]]) -> Round:
-        """The tokens after those of ``last``, for the same rows, before anybody has seen them."""
-        assert last.graph is not None
-        last.graph.set_draws(draws)
-        return last.graph.run(len(draws), last.end + STEPS)
 
     def _new_pool(self) -> Any:
         is_gpu = next(self._module.parameters()).is_cuda

@@ -40,6 +40,17 @@ class Round(NamedTuple):
             self.arrival.synchronize()
         return [drawn(row) for row in self.pairs_BS2.tolist()]
 
+    @property
+    def has_room(self) -> bool:
+        """Whether more can follow before anybody has seen these: a graph alone has them by then."""
+        return self.graph is not None and self.end + STEPS <= self.graph.length
+
+    def follow(self, draws: Sequence[Sequence[Draw]]) -> "Round":
+        """The tokens after these, for the same rows."""
+        assert self.graph is not None
+        self.graph.set_draws(draws)
+        return self.graph.run(len(draws), self.end + STEPS)
+
 
 class Size(NamedTuple):
     """What one graph is good for."""

@@ -65,11 +65,10 @@ def kernel_for(states: States) -> Kernel:
         return PLAIN
     if query_QHD.device.type == "cpu":
         return ONE_BY_ONE
-    return FLASH if has_flash(query_QHD) else PLAIN
+    return FLASH if _has_flash(query_QHD) else PLAIN
 
 
-def has_flash(query: Tensor) -> bool:
-    """Whether PyTorch's flash attention on a GPU takes such queries, whose width comes last."""
+def _has_flash(query: Tensor) -> bool:
     width, is_short = query.shape[-1], query.dtype in {torch.bfloat16, torch.float16}
     return query.is_cuda and is_short and width <= WIDEST and width % ALIGNED == 0
 

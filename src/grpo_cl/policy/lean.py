@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from grpo_cl.policy.attention import TOLERANCE
+from grpo_cl.policy.attention import are_alike
 from grpo_cl.policy.projections import WORTHWHILE, Projections
 from grpo_cl.policy.reader import Chunk, SlotReader
 from grpo_cl.policy.scoring import Head, sees_all
@@ -70,7 +70,8 @@ class LeanStep:
         added_BE: Tensor | None = None
         positions_B = span.positions_N if used is None else span.positions_N + used.lengths_B
         turns = [one[:, 0].contiguous() for one in base.rotary_emb(total_BE, positions_B[:, None])]
-        given = _Pass(cache, span, cast(tuple[Tensor, Tensor], tuple(turns)), used, _seen(used))
+        seen = tuple(used.seen(place.trunk) for place in used.places) if used else ()
+        given = _Pass(cache, span, cast(tuple[Tensor, Tensor], tuple(turns)), used, seen)
         for number, layer in enumerate(base.layers):
             total_BE, hidden_BE = self._norm(layer.input_layernorm, total_BE, added_BE)
             states = self._attention[number](hidden_BE)
@@ -141,17 +142,9 @@ def is_exact(step: LeanStep, causal: PreTrainedModel, device: torch.device) -> b
         expected_BV = reader.read(ends)
         used = reader.used([chunk.place for chunk in rows])
         found_BV = step(reader.cache, reader.cache.span, tokens_B, used)
-    errors_B = (found_BV - expected_BV).float().norm(dim=-1) / expected_BV.float().norm(dim=-1)
-    return bool((errors_B < TOLERANCE[expected_BV.dtype]).all())
+    return are_alike(found_BV, expected_BV)
 
 
 def _width(causal: PreTrainedModel) -> int:
-    config = causal.config.get_text_config()
-    own: int | None = config.to_dict().get("head_dim")
-    return own or config.hidden_size // config.num_attention_heads
-
-
-def _seen(used: Used | None) -> tuple[Tensor, ...]:
-    if used is None:
-        return ()
-    return tuple(torch.where(used.trunks_B == trunk, used.lengths_B, 0) for trunk, _ in used.places)
+    base: Any = causal.base_model
+    return base.layers[0].self_attn.head_dim

@@ -205,10 +205,10 @@ class TransformersSampler(Releasing):
         is_alone = len(written) == len(self._replies)
         is_full = 2 * len(written) >= len(flight.holders)
         # Asked before anything is drawn: a number that is lost would change a reply.
-        if not is_alone or not is_full or not self._decoder.can_follow(flight.round):
+        if not is_alone or not is_full or not flight.round.has_room:
             return None
         draws = [reply.draws(self._decoder.steps) for _, reply in flight.holders]
-        return _Flight(self._decoder.follow(flight.round, draws), flight.holders)
+        return _Flight(flight.round.follow(draws), flight.holders)
 
     def _written(self, flight: _Flight) -> list[_Reply]:
         return [reply for one, reply in flight.holders if self._is_written(one, reply)]

@@ -82,8 +82,7 @@ class SlotReader:
         expected = self._append(self.trunks, [Chunk(0, 0, ids)], None)
         place = Place(0, PAGE)
         found = self._append(self.trunks, [Chunk(1, 0, ids[PAGE:], place)], self.used([place]))
-        error = (found - expected).float().norm() / expected.float().norm()
-        return bool(error < attention.TOLERANCE[expected.dtype])
+        return attention.are_alike(found, expected)
 
     def used(self, places: Sequence[Place]) -> Used | None:
         """What the rows of a pass see of trunks; None if nothing."""
@@ -94,7 +93,10 @@ class SlotReader:
         return Used(self.trunks, seen, columns_B2[:, 0], columns_B2[:, 1])
 
     def rounded(self, places: Sequence[Place], step: int) -> tuple[Place, ...]:
-        """The trunks among the rows' places and, in steps, how far any row sees of each."""
+        """The trunks among the rows' places and, in steps, how far any row sees of each.
+
+        There is room for that much of them afterwards.
+        """
         lengths = {trunk: 0 for trunk, _ in places if trunk != NOWHERE.trunk}
         for trunk, length in places:
             if trunk in lengths:

@@ -49,9 +49,8 @@ def attend_rooted(
 
 def _pages(used: Used, trunk: int, length: int) -> Tensor:
     """Which pages of a trunk each row sees."""
-    lengths_B = torch.where(used.trunks_B == trunk, used.lengths_B, 0)
-    starts_C = torch.arange(0, length, PAGE, device=lengths_B.device)
-    return starts_C < lengths_B[:, None]
+    seen_B = used.seen(trunk)
+    return torch.arange(0, length, PAGE, device=seen_B.device) < seen_B[:, None]
 
 
 def _at_rows(

@@ -152,7 +152,7 @@ class Scorer:
         rows = Rows(ids_BT, torch.ones_like(ids_BT))
         wanted_BT = scored_positions(rows.attention_BT, None)
         expected = self._read(rows, wanted_BT)
-        return _are_alike(self._read(rows._replace(layout=layout), wanted_BT), expected)
+        return attention.are_alike(self._read(rows._replace(layout=layout), wanted_BT), expected)
 
     @torch.no_grad()
     def _head_is_exact(self) -> bool:
@@ -160,7 +160,7 @@ class Scorer:
         ids_BT = torch.arange(4, device=self._causal.device)[None] % self._head.width
         attention_BT = torch.ones_like(ids_BT)
         expected = self._causal(ids_BT, attention_mask=attention_BT, use_cache=False).logits
-        return _are_alike(self._head(self._hidden(ids_BT)), expected)
+        return attention.are_alike(self._head(self._hidden(ids_BT)), expected)
 
 
 class Head:
@@ -202,12 +202,6 @@ def sees_all(config: PreTrainedConfig) -> bool:
         return False
     kinds = set(settings.get("layer_types") or ["full_attention"])
     return kinds == {"full_attention"} and not settings.get("sliding_window")
-
-
-def _are_alike(found: Tensor, expected: Tensor) -> bool:
-    """Whether two ways gave the same vectors, as far as their precision lets one tell."""
-    errors = (found.float() - expected.float()).norm(dim=-1) / expected.float().norm(dim=-1)
-    return bool((errors < attention.TOLERANCE[expected.dtype]).all())
 
 
 def _identity(rows_NV: Tensor) -> Tensor:

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from grpo_cl.policy.reader import Chunk
+from grpo_cl.policy.siblings import common_beginning
 from grpo_cl.policy.slots import SlotCache
-from grpo_cl.policy.trunks import NOWHERE, Place, common_beginning
+from grpo_cl.policy.trunks import NOWHERE, Place
 
 SHARED_PREFIX = 32
 """Shortest common beginning worth copying from another row."""

@@ -29,17 +29,17 @@ def families(sequences: Sequence[Ids]) -> list[Family]:
     # Numbers with the highest byte first: bytes compare as the sequences do, in no time.
     keys = [struct.pack(f">{len(ids)}I", *ids) for ids in sequences]
     order = sorted(range(len(keys)), key=keys.__getitem__)
-    alike = [_common(keys[one], keys[other]) for one, other in pairwise(order)]
+    alike = [common_beginning(keys[one], keys[other], item=ITEM) for one, other in pairwise(order)]
     lengths = [len(sequences[number]) for number in order]
     return _best(_Row(order, lengths, alike)).families if order else []
 
 
-def _common(one: bytes, other: bytes) -> int:
-    """Tokens that both begin with."""
-    low, high = 0, min(len(one), len(other)) // ITEM
+def common_beginning(one: Ids, other: Ids, *, item: int = 1) -> int:
+    """Tokens of ``item`` places that both begin with; slices compare faster than a loop."""
+    low, high = 0, min(len(one), len(other)) // item
     while low < high:  # alike up to low, and not beyond high
         middle = (low + high + 1) // 2
-        span = slice(low * ITEM, middle * ITEM)
+        span = slice(low * item, middle * item)
         if one[span] == other[span]:
             low = middle
         else:

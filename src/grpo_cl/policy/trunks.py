@@ -8,8 +8,10 @@ Trunks are divided into pages; a conversation uses as many whole pages as it has
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
+from grpo_cl.policy.siblings import common_beginning
 from grpo_cl.policy.slots import SlotCache
 
 PAGE = 256
@@ -41,6 +43,10 @@ class Used(NamedTuple):
     trunks_B: Tensor
     lengths_B: Tensor
     """Where each row goes on from; where more than one token is read, all from the same place."""
+
+    def seen(self, trunk: int) -> Tensor:
+        """How many tokens of a trunk each row sees."""
+        return torch.where(self.trunks_B == trunk, self.lengths_B, 0)
 
 
 class Reader(Protocol):
@@ -100,15 +106,3 @@ class Trunks:
     def _plant(self, trunk: int, ids: list[int]) -> None:
         self._reader.plant(trunk, ids)
         self._ids[trunk : trunk + 1] = [ids]
-
-
-def common_beginning(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the beginning that both have; slices compare faster than a loop."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
