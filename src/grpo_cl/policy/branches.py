@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 from grpo_cl.policy.kernels import Seen, States, kernel_for
-from grpo_cl.policy.packing import Layout, Places
+from grpo_cl.policy.packing import Layout
 
 
 def attend_branches(layout: Layout, states: States, scale: float | None) -> Tensor:
@@ -27,10 +27,10 @@ class _Branches(torch.autograd.Function):
     @override
     def forward(ctx: Any, layout: Layout, scale: float, *states: Tensor) -> Tensor:
         given, onward = States(*states), layout.onward
-        look = kernel_for(given).look
-        seen = look(given, layout.own, scale)
+        kernel = kernel_for(given)
+        seen = kernel.look(given, layout.own, scale)
         if onward:
-            seen = _joined(seen, look(given.at(onward), onward, scale), onward.queries)
+            kernel.join(seen.at(onward.queries), kernel.look(given.at(onward), onward, scale))
         ctx.layout, ctx.scale = layout, scale
         ctx.save_for_backward(*given, *seen)
         return seen.output_QHD
@@ -51,18 +51,3 @@ class _Branches(torch.autograd.Function):
             for total, added, where in zip(found, more, places, strict=True):
                 total[where] += added
         return None, None, *found
-
-
-def _joined(seen: Seen, more: Seen, places: Places) -> Seen:
-    """As if the queries at ``places`` had seen with one look what they saw with two."""
-    first = seen.at(places)
-    lse_HQ = torch.logaddexp(first.lse_HQ, more.lse_HQ)
-    output_QHD = first.output_QHD * _share(first, lse_HQ)
-    output_QHD += more.output_QHD * _share(more, lse_HQ)
-    seen.output_QHD[places] = output_QHD.to(seen.output_QHD.dtype)
-    seen.lse_HQ[:, places] = lse_HQ
-    return seen
-
-
-def _share(part: Seen, lse_HQ: Tensor) -> Tensor:
-    return (part.lse_HQ - lse_HQ).exp().transpose(0, 1)[..., None]

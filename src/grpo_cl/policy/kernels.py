@@ -9,13 +9,15 @@ Shapes: Q and K queries and keys of all runs, T queries of one block, H query he
 """
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from grpo_cl.policy.packing import Places, Runs
+from grpo_cl.policy.packing import Runs
 
 WIDEST = 256
 """The widest head that PyTorch's flash attention takes."""
@@ -45,9 +47,9 @@ class Seen(NamedTuple):
     lse_HQ: Tensor
     """Logarithm of the sum of the exponents of a query's scores."""
 
-    def at(self, places: Places) -> "Seen":
-        """Those of some queries."""
-        return Seen(self.output_QHD[places], self.lse_HQ[:, places].contiguous())
+    def at(self, places: slice) -> "Seen":
+        """Those of some queries, at the place where they are."""
+        return Seen(self.output_QHD[places], self.lse_HQ[:, places])
 
 
 class Kernel(NamedTuple):
@@ -56,6 +58,8 @@ class Kernel(NamedTuple):
     look: Callable[[States, Runs, float], Seen]
     look_back: Callable[[States, Seen, Tensor, Runs, float], States]
     """Gradients of what was given, from what was seen and the gradient of the output."""
+    join: Callable[[Seen, Seen], None]
+    """Makes of what queries saw what they would have seen with more in the same look."""
 
 
 def kernel_for(states: States) -> Kernel:
@@ -91,13 +95,21 @@ def _flash_back(states: States, seen: Seen, grad_QHD: Tensor, runs: Runs, scale:
     found = torch.ops.aten._flash_attention_backward(
         grad_QHD.contiguous(),
         *states,
-        *seen,
+        seen.output_QHD,
+        seen.lse_HQ.contiguous(),
         *_flash_options(runs),
         state,
         torch.empty((), dtype=torch.uint64, device=grad_QHD.device),
         scale=scale,
     )
     return States(*found)
+
+
+def _join_on_gpu(seen: Seen, more: Seen) -> None:
+    if find_spec("triton") is None:
+        return _join(seen, more)
+    kernels: Any = import_module("grpo_cl.policy.fused_layers")
+    return kernels.join_looks(*seen, *more)
 
 
 def _flash_options(runs: Runs) -> tuple[Any, ...]:
@@ -142,6 +154,18 @@ def _one_by_one_back(
     heads = states.key_KJD.shape[1]
     to_keys = (grad_KHD.unflatten(1, (heads, -1)).sum(2) for grad_KHD in found[1:])
     return States(found.query_QHD, *to_keys)
+
+
+def _join(seen: Seen, more: Seen) -> None:
+    lse_HQ = torch.logaddexp(seen.lse_HQ, more.lse_HQ)
+    output_QHD = seen.output_QHD * _share(seen, lse_HQ)
+    output_QHD += more.output_QHD * _share(more, lse_HQ)
+    seen.output_QHD.copy_(output_QHD)
+    seen.lse_HQ.copy_(lse_HQ)
+
+
+def _share(part: Seen, lse_HQ: Tensor) -> Tensor:
+    return (part.lse_HQ - lse_HQ).exp().transpose(0, 1)[..., None]
 
 
 def _repeated(states: States) -> States:
@@ -252,9 +276,9 @@ def _blocks(runs: Runs) -> Iterator[_Block]:
             yield _Block(slice(start, end), slice(keys.start, last), runs.is_causal)
 
 
-FLASH = Kernel(_flash, _flash_back)
+FLASH = Kernel(_flash, _flash_back, _join_on_gpu)
 """All runs in one call."""
-ONE_BY_ONE = Kernel(_one_by_one, _one_by_one_back)
+ONE_BY_ONE = Kernel(_one_by_one, _one_by_one_back, _join)
 """A call for each run, on a CPU."""
-PLAIN = Kernel(_plain, _plain_back)
+PLAIN = Kernel(_plain, _plain_back, _join)
 """Some queries after others, on any device and in any precision."""

@@ -2,27 +2,26 @@
 
 A module's own step is more than forty kernels a layer, most of them of a few numbers per row. This
 one has the module's linear layers, whatever adapters they have, and does the rest with ``fused``.
-Shapes: B rows, E hidden size, H query heads, J key heads, D width, V vocabulary.
+Shapes: B rows, E hidden size, F inner size, H query heads, J key heads, D width, V vocabulary.
 """
 
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from grpo_cl.policy.adapted import project
 from grpo_cl.policy.attention import are_alike
+from grpo_cl.policy.layers import can_be_fused
 from grpo_cl.policy.projections import WORTHWHILE, Projections
 from grpo_cl.policy.reader import Chunk, SlotReader
 from grpo_cl.policy.scoring import Head, sees_all
 from grpo_cl.policy.slots import SlotCache, Span
 from grpo_cl.policy.trunks import PAGE, Place, Used
 
-SHAPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-"""Types of models that are layers of norm, attention, norm and gated projections, and no more."""
 WIDTHS = frozenset({16, 32, 64, 128, 256})
 """What a head may be wide."""
 
@@ -77,7 +76,8 @@ class LeanStep:
             states = self._attention[number](hidden_BE)
             added_BE = self._attend(layer.self_attn, states, given)
             total_BE, hidden_BE = self._norm(layer.post_attention_layernorm, total_BE, added_BE)
-            added_BE = layer.mlp.down_proj(self._fused.gated(*self._gates[number](hidden_BE)))
+            inner_BF = self._fused.gated(*self._gates[number](hidden_BE))
+            added_BE = project(layer.mlp.down_proj, inner_BF)
         return self._head(self._norm(base.norm, total_BE, added_BE)[1])
 
     def _norm(self, norm: Any, total: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -93,13 +93,15 @@ class LeanStep:
         read = query_BHD, key_BJD, value_BJD
         turned_BHD = self._fused.rotate_and_store(read, given.turns_BD, cache, where)
         places = given.used.places if given.used else ()
-        count = self._fused.parts_of(span.length, tuple(place.length for place in places))
+        count = self._fused.parts_of(
+            key_BJD.shape[:2].numel(), span.length, tuple(place.length for place in places)
+        )
         looks = self._fused.Looks(turned_BHD, count)
         looks.at_rows(cache, span.positions_N, span.length)
         for (trunk, length), seen_B in zip(places, given.seen, strict=True):
             assert given.used is not None
             looks.at_trunk(given.used.cache.row(layer.layer_idx, trunk, length), seen_B)
-        return layer.o_proj(looks.joined().flatten(1))
+        return project(layer.o_proj, looks.joined().flatten(1))
 
     def _norm_heads(self, norm: Any, states_BHD: Tensor) -> Tensor:
         flat = states_BHD.flatten(0, 1)
@@ -117,11 +119,7 @@ def _readers(layer: Any) -> tuple[list[nn.Module], list[nn.Module]]:
 
 def lean_step(causal: PreTrainedModel, device: torch.device) -> LeanStep | None:
     """A step for the model, if it is of the shape and gives the model's own logits."""
-    settings = causal.config.get_text_config().to_dict()
-    is_known = settings["model_type"] in SHAPES and settings["hidden_act"] == "silu"
-    if not is_known or not sees_all(causal.config) or _width(causal) not in WIDTHS:
-        return None
-    if find_spec("triton") is None:
+    if not can_be_fused(causal) or not sees_all(causal.config) or _width(causal) not in WIDTHS:
         return None
     step = LeanStep(causal)
     return step if is_exact(step, causal, device) else None

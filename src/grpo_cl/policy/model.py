@@ -134,11 +134,16 @@ class PolicyModel:
     ) -> tuple[Tensor, ...]:
         """``function`` of the logits that predict the tokens of ``mask_BT``, in chunks of rows.
 
-        Each tensor of ``given`` has a row for each of them, which the function gets too.
+        They are float32. Each tensor of ``given`` has a row for each of them, which the function
+        gets too.
         """
+
+        def precisely(logits_NV: Tensor, *part: Tensor) -> tuple[Tensor, ...]:
+            return function(logits_NV.float(), *part)
+
         wanted_BT = scored_positions(attention_BT, mask_BT)
         return self._active.map_rows(
-            function, Rows(ids_BT, attention_BT, layout), wanted_BT=wanted_BT, given=given
+            precisely, Rows(ids_BT, attention_BT, layout), wanted_BT=wanted_BT, given=given
         )
 
     @contextmanager

@@ -6,7 +6,7 @@ at the beginning and at itself. Shapes: B sequences of T tokens, N tokens of the
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -14,15 +14,13 @@ from torch import Tensor
 
 from grpo_cl.policy.siblings import Family, Ids
 
-Places = slice | Tensor
-"""Where in a row something stands, without repetition."""
-
 
 class Runs(NamedTuple):
     """Queries in runs, each of which looks at the run of keys with its number."""
 
-    queries: Places
-    keys: Places
+    queries: slice
+    keys: slice
+    """Where in a row they stand."""
     query_ends: Tensor
     key_ends: Tensor
     """Where each run ends, counted over all before it, from a 0 on."""
@@ -34,10 +32,7 @@ class Runs(NamedTuple):
     def to(self, device: torch.device) -> "Runs":
         """The same on another device."""
         return self._replace(
-            queries=_moved(self.queries, device),
-            keys=_moved(self.keys, device),
-            query_ends=self.query_ends.to(device),
-            key_ends=self.key_ends.to(device),
+            query_ends=self.query_ends.to(device), key_ends=self.key_ends.to(device)
         )
 
 
@@ -64,42 +59,54 @@ class Layout(NamedTuple):
         )
 
 
+class _Row:
+    """A row that segments are added to."""
+
+    def __init__(self) -> None:
+        self.ids = array("q")
+        self.positions: list[Tensor] = []
+        self.segments: list[range] = []
+
+    def add(self, part: Ids, start: int) -> range:
+        """Where the tokens stand now, the first of which is its sequence's ``start``-th."""
+        places = range(len(self.ids), len(self.ids) + len(part))
+        self.ids.extend(part)
+        self.positions.append(torch.arange(start, start + len(part)))
+        self.segments.append(places)
+        return places
+
+
 def pack(sequences: Sequence[Ids], families: Sequence[Family]) -> Layout:
-    """Lay the sequences out; ``families`` is a partition of their numbers."""
-    ids = array("q")
-    positions: list[Tensor] = []
-    segments: list[range] = []
+    """Lay the sequences out; ``families`` is a partition of their numbers.
+
+    All beginnings stand together, and so do all that look at them, so that no look needs a copy.
+    """
+    row = _Row()
     looks: list[tuple[range, range]] = []
     places_BT = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.long)
-    for members, shared in families:
-        before = range(len(ids), len(ids) + shared)
-        if shared:
-            ids.extend(sequences[members[0]][:shared])
-            segments.append(before)
-            positions.append(torch.arange(shared))
+    for number in (number for members, shared in families if not shared for number in members):
+        places_BT[number, : len(sequences[number])] = _arange(row.add(sequences[number], 0))
+    together = [family for family in families if family.shared]
+    begun = [row.add(sequences[members[0]][:shared], 0) for members, shared in together]
+    for (members, shared), before in zip(together, begun, strict=True):
+        start = len(row.ids)
         for number in members:
-            part = sequences[number][shared:]
-            own = range(len(ids), len(ids) + len(part))
-            ids.extend(part)
-            segments.append(own)
-            positions.append(torch.arange(shared, len(sequences[number])))
-            places_BT[number, :shared] = torch.arange(before.start, before.stop)
-            places_BT[number, shared : len(sequences[number])] = torch.arange(own.start, own.stop)
-        if shared:
-            looks.append((range(before.stop, len(ids)), before))
+            own = row.add(sequences[number][shared:], shared)
+            places_BT[number, : len(sequences[number])] = _arange(before, own)
+        looks.append((range(start, len(row.ids)), before))
     return Layout(
-        ids_1N=torch.frombuffer(ids, dtype=torch.long)[None],
-        positions_1N=torch.cat(positions)[None],
+        ids_1N=torch.frombuffer(row.ids, dtype=torch.long)[None],
+        positions_1N=torch.cat(row.positions)[None],
         places_BT=places_BT,
-        own=_runs(segments, segments, is_causal=True),
+        own=_runs(row.segments, row.segments, is_causal=True),
         onward=_runs(*zip(*looks, strict=True), is_causal=False) if looks else None,
     )
 
 
 def _runs(queries: Sequence[range], keys: Sequence[range], *, is_causal: bool) -> Runs:
     return Runs(
-        queries=_places(queries),
-        keys=_places(keys),
+        queries=slice(queries[0].start, queries[-1].stop),
+        keys=slice(keys[0].start, keys[-1].stop),
         query_ends=_ends(queries),
         key_ends=_ends(keys),
         longest=(max(map(len, queries)), max(map(len, keys))),
@@ -107,16 +114,9 @@ def _runs(queries: Sequence[range], keys: Sequence[range], *, is_causal: bool) -
     )
 
 
-def _places(runs: Sequence[range]) -> Places:
-    """A slice where the runs stand in succession, which needs no copy."""
-    if all(one.stop == other.start for one, other in pairwise(runs)):
-        return slice(runs[0].start, runs[-1].stop)
+def _arange(*runs: range) -> Tensor:
     return torch.cat([torch.arange(run.start, run.stop) for run in runs])
 
 
 def _ends(runs: Iterable[range]) -> Tensor:
     return torch.tensor([0, *accumulate(map(len, runs))], dtype=torch.int32)
-
-
-def _moved(places: Places, device: torch.device) -> Places:
-    return places.to(device) if isinstance(places, Tensor) else places

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from grpo_cl.policy.adapted import project
+
 WORTHWHILE = 2**31
 """Bytes of a model above which its matrix products take longer than their launch."""
 
@@ -28,7 +30,7 @@ class Projections:
     def __call__(self, given_BE: Tensor) -> Sequence[Tensor]:
         """What each layer writes."""
         if not self._is_joined:
-            return [layer(given_BE) for layer in self._layers]
+            return [project(layer, given_BE) for layer in self._layers]
         assert self._weight_FE is not None, "renewed before it is used"
         found_BF = linear(given_BE, self._weight_FE, self._bias_F)
         return found_BF.split([layer.out_features for layer in self._plain], dim=1)

@@ -7,6 +7,8 @@ positions (prompts, tool results, padding) carry no loss.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -17,6 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy import attention
+from grpo_cl.policy.layers import FusedLayers, can_be_fused
 from grpo_cl.policy.packing import Layout, pack
 from grpo_cl.policy.siblings import Family
 
@@ -63,6 +66,8 @@ class Scorer:
         self._is_split = self._head_is_exact()
         self._can_pack = True
         self._can_pack = self._is_split and self._packing_is_exact()
+        if self._can_pack and self._causal.device.type == "cuda" and can_be_fused(self._causal):
+            self._fuse()
 
     def score(
         self, rows: Rows, *, mask_BT: Tensor | None, temperature: float, max_logits: int
@@ -73,15 +78,18 @@ class Scorer:
                 f"temperature {temperature} leaves no distribution to score; it must be above 0"
             )
         wanted_BT = scored_positions(rows.attention_BT, mask_BT)
-        logprobs_N, entropy_N = self.map_rows(
+        # Here and in ``_read`` before the pass: finding places waits for a GPU to be done.
+        rows_N, before_N = wanted_BT.nonzero(as_tuple=True)
+        places = rows_N, before_N + 1
+        found = self.map_rows(
             partial(_score_rows, temperature=temperature),
             rows,
             wanted_BT=wanted_BT,
-            given=(rows.ids_BT[:, 1:][wanted_BT],),
+            given=(rows.ids_BT[places],),
             max_logits=max_logits,
         )
-        places_BT = torch.nn.functional.pad(wanted_BT, (1, 0))
-        return Scores(_spread(logprobs_N, places_BT), _spread(entropy_N, places_BT))
+        empty_BT = torch.zeros(rows.ids_BT.shape, device=rows.ids_BT.device)
+        return Scores(*(empty_BT.index_put(places, values_N) for values_N in found))
 
     def map_rows(
         self,
@@ -94,7 +102,7 @@ class Scorer:
     ) -> tuple[Tensor, ...]:
         """``function`` of the logits that predict the wanted positions, N in all, in chunks.
 
-        It is called with the float32 logits of some positions and the same rows of each tensor of
+        It is called with the logits of some positions and the same rows of each tensor of
         ``given``, again in the backward pass; the chunks of what it returns are joined.
         """
         rows_ND = self._read(rows, wanted_BT)
@@ -102,7 +110,7 @@ class Scorer:
         size = max(1, max_logits // self._head.width)
 
         def work(rows: Tensor, *part: Tensor) -> tuple[Tensor, ...]:
-            return function(head(rows).float(), *part)
+            return function(head(rows), *part)
 
         parts = [
             cast(tuple[Tensor, ...], checkpoint(work, *part, use_reentrant=False))
@@ -113,16 +121,18 @@ class Scorer:
     def _read(self, rows: Rows, wanted_BT: Tensor) -> Tensor:
         """Hidden states before the wanted positions; logits where the head is not apart."""
         ids_BT, attention_BT, layout = rows
+        places = wanted_BT.nonzero(as_tuple=True)
         if not self._is_split:
             output = self._module(ids_BT, attention_mask=attention_BT, use_cache=False)
-            return output.logits[:, :-1][wanted_BT]
+            return output.logits[places]
         if layout is None or not self._can_pack:
             # No mask is given: rows are padded on the right, where no token that counts looks.
-            return self._hidden(ids_BT)[:, :-1][wanted_BT]
+            return self._hidden(ids_BT)[places]
+        places_N = layout.places_BT[places]
         # A mask of four dimensions keeps transformers from guessing one from the positions.
         options = {"attention_mask": layout.ids_1N[None, None], "layout": layout}
         hidden_1ND = self._hidden(layout.ids_1N, position_ids=layout.positions_1N, **options)
-        return hidden_1ND[0][layout.places_BT[:, :-1][wanted_BT]]
+        return hidden_1ND[0][places_N]
 
     def _hidden(self, ids_BT: Tensor, **options: Any) -> Tensor:
         # The whole module is called, since a sharded one gathers its weights only then; the hook
@@ -139,6 +149,12 @@ class Scorer:
             handle.remove()
         (hidden_BTD,) = taken
         return hidden_BTD
+
+    def _fuse(self) -> None:
+        """Read packed rows with fused kernels, if that gives what the layers give."""
+        layers = FusedLayers(self._causal)
+        if not layers.are_exact():
+            layers.undo()
 
     @torch.no_grad()
     def _packing_is_exact(self) -> bool:
@@ -215,15 +231,13 @@ def scored_positions(attention_BT: Tensor, mask_BT: Tensor | None) -> Tensor:
 
 
 def _score_rows(raw_NV: Tensor, targets_N: Tensor, *, temperature: float) -> tuple[Tensor, Tensor]:
-    logits_NV = raw_NV / temperature
+    if raw_NV.is_cuda and find_spec("triton") is not None:
+        kernels: Any = import_module("grpo_cl.policy.fused_scores")
+        return kernels.scored(raw_NV, targets_N, temperature)
+    logits_NV = raw_NV.float() / temperature
     normaliser_N = logits_NV.logsumexp(-1)
     logprobs_N = logits_NV.gather(-1, targets_N[:, None])[:, 0] - normaliser_N
     with torch.no_grad():
         chances_NV = (logits_NV - normaliser_N[:, None]).exp()
         entropy_N = normaliser_N - (chances_NV * logits_NV).sum(-1)
     return logprobs_N, entropy_N
-
-
-def _spread(values_N: Tensor, places_BT: Tensor) -> Tensor:
-    empty_BT = values_N.new_zeros(places_BT.shape)
-    return empty_BT.masked_scatter(places_BT, values_N)
