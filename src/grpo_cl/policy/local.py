@@ -16,7 +16,7 @@ from grpo_cl.policy.draws import Draw, Drawn
 from grpo_cl.policy.graphs import Round
 from grpo_cl.policy.reader import SlotReader
 from grpo_cl.policy.sampler import Completion, Releasing, Request, require_room
-from grpo_cl.policy.seats import Conversation, Seats, begin_alike
+from grpo_cl.policy.seats import Conversation, Seats, first_readers
 from grpo_cl.policy.trunks import Trunks
 
 PREFILL_TOKENS = 4096
@@ -138,25 +138,19 @@ class TransformersSampler(Releasing):
         self._replies[name] = _Reply(request, start, Random(request.seed), [])
 
     def _prefill(self, running: Sequence[Conversation]) -> None:
-        behind = [one for one in running if one.behind]
-        while behind:
-            wave: list[Conversation] = []
-            for one in behind:
-                if not one.cached:
-                    self._root(one)
-                if not one.held:
-                    self._seats.borrow(one)
-                # The episodes of a group begin alike: the first reads, the others copy its row.
-                if one.held or not begin_alike(one, wave):
-                    wave.append(one)
-            self._read(wave)
-            behind = [one for one in behind if one.behind]
+        while behind := [one for one in running if one.behind]:
+            self._root([one for one in behind if not one.cached])
+            self._seats.borrow(behind)
+            # The episodes of a group begin alike: the first reads, the others copy its row.
+            self._read(first_readers(behind))
 
-    def _root(self, conversation: Conversation) -> None:
-        """Let it go on from a trunk, if it is long."""
+    def _root(self, newcomers: Sequence[Conversation]) -> None:
+        """Let those go on from a trunk that are long."""
         in_use = {one.place.trunk for one in self._conversations.values()}
-        conversation.place = self._trunks.place(conversation.ids, in_use)
-        conversation.cached = conversation.place.length
+        for one in newcomers:
+            one.place = self._trunks.place(one.ids, in_use)
+            one.cached = one.place.length
+            in_use.add(one.place.trunk)
 
     def _read(self, wave: Sequence[Conversation]) -> None:
         """Read all but the last token of each, those of similar length together."""

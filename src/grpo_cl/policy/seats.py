@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from grpo_cl.policy.reader import Chunk
 from grpo_cl.policy.siblings import common_beginning
@@ -76,24 +77,44 @@ class Seats:
         running = [one for one in self._holders() if one.is_running]
         first = self._rows[: len(running)]
         holes = [row for row, one in enumerate(first) if one is None or not one.is_running]
-        for one in running:
-            if one.row is not None and one.row >= len(running):
-                self._move(one, holes.pop(0))
+        moving = [one for one in running if one.row is not None and one.row >= len(running)]
+        copies: list[_Copy] = []
+        for one, hole in zip(moving, holes, strict=True):
+            copies += self._move(one, hole)
+        self._copy(copies)
         return [one for one in self._holders() if one.is_running]
 
-    def borrow(self, conversation: Conversation) -> None:
-        """Copy the longest beginning that another row already holds."""
-        start = conversation.place.length
-        donor, length = None, start + SHARED_PREFIX - 1
-        for other in self._holders():
-            common = _common(conversation, other)
-            if common > length:
-                donor, length = other, common
-        if donor is not None:
-            assert donor.row is not None
-            assert conversation.row is not None
-            self._cache.copy(donor.row, conversation.row, length - start)
-            conversation.cached = length
+    def borrow(self, conversations: Iterable[Conversation]) -> None:
+        """Copy the longest beginning that another row holds to each row that holds nothing.
+
+        Those who get something give nothing: what they could give, the row it came from can.
+        """
+        newcomers = [one for one in conversations if not one.held]
+        donors = self._donors() if newcomers else {}
+        copies: list[_Copy] = []
+        for one in newcomers:
+            found = _longest(one, donors.get(_opening(one), ()))
+            if found is not None:
+                copies.append(found)
+                one.cached += found.length
+        self._copy(copies)
+
+    def _donors(self) -> dict["_Opening | None", list[Conversation]]:
+        """The rows that hold an opening, by it."""
+        donors: dict[_Opening | None, list[Conversation]] = {}
+        for one in self._holders():
+            if one.held >= SHARED_PREFIX:
+                donors.setdefault(_opening(one), []).append(one)
+        return donors
+
+    def _copy(self, copies: Sequence["_Copy"]) -> None:
+        """All in one go: on a GPU each launch costs more than a row."""
+        if copies:
+            self._cache.copy(
+                [one.source for one in copies],
+                [one.target for one in copies],
+                max(one.length for one in copies),
+            )
 
     def _holders(self) -> list[Conversation]:
         return [one for one in self._rows if one is not None]
@@ -106,33 +127,69 @@ class Seats:
             self.leave(one)
         return rows
 
-    def _move(self, conversation: Conversation, target: int) -> None:
+    def _move(self, conversation: Conversation, target: int) -> list["_Copy"]:
+        """Exchange rows with whoever rests in ``target``; what has to be copied for it."""
         source, resting = conversation.row, self._rows[target]
         assert source is not None
-        if resting is not None and resting.held:
-            self._cache.swap(source, target, max(conversation.held, resting.held))
-        elif conversation.held:
-            self._cache.copy(source, target, conversation.held)
+        copies = [_Copy(source, target, conversation.held)]
         self._rows[source], self._rows[target] = resting, conversation
         conversation.row = target
         if resting is not None:
+            copies.append(_Copy(target, source, resting.held))
             resting.row = source
+        return [copy for copy in copies if copy.length]
 
 
-def begin_alike(one: Conversation, others: Sequence[Conversation]) -> bool:
-    """Whether one of ``others`` is about to read a beginning that ``one`` can copy."""
-    return one.behind >= SHARED_PREFIX and any(_start_alike(one, other) for other in others)
+class _Copy(NamedTuple):
+    """Tokens that one row gets from another."""
+
+    source: int
+    target: int
+    length: int
 
 
-def _start_alike(one: Conversation, other: Conversation) -> bool:
-    start, end = one.place.length, one.place.length + SHARED_PREFIX
-    are_long = min(len(one.ids), len(other.ids)) > end
-    return one.place == other.place and are_long and one.ids[start:end] == other.ids[start:end]
+class _Opening(NamedTuple):
+    """What two conversations have in common if one can use a row of the other."""
+
+    place: Place
+    ids: tuple[int, ...]
+    """The first that a row holds."""
 
 
-def _common(one: Conversation, other: Conversation) -> int:
-    """Length of a beginning that ``other`` has cached; 0 where it is short."""
-    if not _start_alike(one, other):
-        return 0
-    start, limit = one.place.length, min(other.cached, len(one.ids) - 1)
-    return start + common_beginning(one.ids[start:limit], other.ids[start:limit])
+def first_readers(conversations: Iterable[Conversation]) -> list[Conversation]:
+    """Those who read first; the others begin like one of them, whose row they can copy then."""
+    found: list[Conversation] = []
+    openings: set[_Opening | None] = set()
+    for one in conversations:
+        opening = _opening(one)
+        if one.held or one.behind < SHARED_PREFIX or opening not in openings:
+            found.append(one)
+            openings.add(opening)
+    return found
+
+
+def _opening(conversation: Conversation) -> _Opening | None:
+    """None of a conversation that is too short to share one; its last token is never copied."""
+    place, ids = conversation.place, conversation.ids
+    end = place.length + SHARED_PREFIX
+    return _Opening(place, tuple(ids[place.length : end])) if len(ids) > end else None
+
+
+def _longest(conversation: Conversation, donors: Sequence[Conversation]) -> _Copy | None:
+    """The longest beginning that one of ``donors``, who open alike, holds."""
+    start, ids = conversation.place.length, conversation.ids
+    donor, length = None, start + SHARED_PREFIX - 1
+    for other in donors:
+        limit = min(other.cached, len(ids) - 1)
+        # The first token beyond the best so far tells, most often, that this one is no better.
+        if length < limit and ids[length] == other.ids[length]:
+            common = start + common_beginning(ids[start:limit], other.ids[start:limit])
+            if common > length:
+                donor, length = other, common
+        if length == len(ids) - 1:
+            break  # everything
+    if donor is None:
+        return None
+    assert donor.row is not None
+    assert conversation.row is not None
+    return _Copy(donor.row, conversation.row, length - start)

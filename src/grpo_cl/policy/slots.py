@@ -1,15 +1,19 @@
 """Keys and values of many conversations, each in a row of one cache.
 
-Shapes: N new tokens of all rows of a pass.
+Shapes: N new tokens of all rows of a pass, R rows that are copied.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 from typing_extensions import override
 
 MIN_CAPACITY = 64
+COPIED_BYTES = 2**25
+"""Most that is held twice while rows are copied: of many long ones, some tokens at a time."""
 
 
 class Span(NamedTuple):
@@ -74,19 +78,15 @@ class SlotLayer(CacheLayerMixin):
             new[:held_rows, :, :held_length] = old
             self.buffers[index] = new
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Give row ``target`` the first ``length`` tokens of row ``source``."""
-        self.fit(target + 1, length)
+    def copy(self, sources_R: Tensor, targets_R: Tensor, length: int) -> None:
+        """Give rows the first ``length`` tokens of others, all at once."""
         for buffer in self.buffers:
-            buffer[target, :, :length] = buffer[source, :, :length]
-
-    def swap(self, one: int, other: int, length: int) -> None:
-        """Exchange the first ``length`` tokens of two rows."""
-        self.fit(max(one, other) + 1, length)
-        for buffer in self.buffers:
-            kept = buffer[one, :, :length].clone()
-            buffer[one, :, :length] = buffer[other, :, :length]
-            buffer[other, :, :length] = kept
+            token = len(sources_R) * buffer.shape[1] * buffer.shape[3] * buffer.element_size()
+            step = max(1, COPIED_BYTES // token)
+            for start in range(0, length, step):
+                part = buffer[:, :, start : min(start + step, length)]
+                # What is read is complete before anything is written, so rows can change places.
+                part[targets_R] = part.index_select(0, sources_R)
 
     @override
     def get_seq_length(self) -> int:
@@ -171,15 +171,18 @@ class SlotCache(Cache):
         for layer in self._slot_layers:
             layer.fit(rows, length)
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Give row ``target`` the first ``length`` tokens of row ``source``."""
-        for layer in self._slot_layers:
-            layer.copy(source, target, length)
+    def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
+        """Give each row of ``targets`` the first ``length`` tokens of its source, all at once.
 
-    def swap(self, one: int, other: int, length: int) -> None:
-        """Exchange the first ``length`` tokens of two rows."""
+        A row may be a source and a target. A source may hold fewer tokens: what lies past them is
+        numbers all the same, which nobody looks at before the row's next tokens replace them.
+        """
+        self.fit(max(*sources, *targets) + 1, length)
+        device = self._slot_layers[0].buffers[0].device
+        # Made once: each transfer to a GPU waits for all that was launched before it.
+        sources_R, targets_R = torch.tensor([sources, targets], device=device)
         for layer in self._slot_layers:
-            layer.swap(one, other, length)
+            layer.copy(sources_R, targets_R, length)
 
     def clear(self) -> None:
         """Give all memory back."""
