@@ -120,7 +120,7 @@ def test_rows_see_their_own_tokens_and_as_much_of_each_trunk_as_they_use() -> No
     trunks = [(torch.randn(2, 1024, 16), torch.randn(2, 1024, 16)) for _ in range(2)]
     positions_B = torch.tensor([0, 599, 255, 256, 7])
     seen_SB = torch.tensor([[0, 1024, 256, 0, 0], [0, 0, 0, 768, 512]])
-    looks = fused.Looks(query_BHD, fused.parts_of(600, (1024, 1024)))
+    looks = fused.Looks(query_BHD, fused.parts_of(10, 600, (1024, 1024)))
     looks.at_rows(cache, positions_B, 600)
     for trunk, seen_B in zip(trunks, seen_SB, strict=True):
         looks.at_trunk(trunk, seen_B)
@@ -132,6 +132,37 @@ def test_rows_see_their_own_tokens_and_as_much_of_each_trunk_as_they_use() -> No
             )], 1) for kind in (0, 1)
         )  # fmt: skip
         torch.testing.assert_close(found_BHD[row], plain_look(query_HD, keys, values))
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "parts"),
+    [(4, 200, 1), (4, 300, 2), pytest.param(192, 300, 1, marks=pytest.mark.slow)],
+)
+def test_many_or_short_rows_are_looked_at_as_a_whole(rows: int, length: int, parts: int) -> None:
+    torch.manual_seed(0)
+    query_BHD = torch.randn(rows, 2, 16)
+    cache = torch.randn(rows, 2, length, 16), torch.randn(rows, 2, length, 16)
+    ends_B = torch.ones(rows, dtype=torch.long)
+    ends_B[:3] = torch.tensor([length, 64, 65])
+    assert fused.parts_of(2 * rows, length, ()) == parts
+    looks = fused.Looks(query_BHD, parts)
+    looks.at_rows(cache, ends_B - 1, length)
+    for row, found_HD in enumerate(looks.joined()):
+        seen = (kind[row, :, : ends_B[row]] for kind in cache)
+        torch.testing.assert_close(found_HD, plain_look(query_BHD[row], *seen))
+
+
+def test_rows_are_cut_until_there_are_programs_enough_or_they_are_short() -> None:
+    assert [fused.part_of(384, length) for length in (256, 512, 768, 6144)] == [
+        256,
+        512,
+        1024,
+        1024,
+    ]
+    assert [fused.part_of(programs, 768) for programs in (3, 128, 192, 383)] == [256, 256, 512, 512]
+    assert fused.part_of(48, 6144) == 512
+    assert fused.parts_of(384, 768, ()) == 1
+    assert fused.parts_of(192, 768, (1024, 1536)) == 2 + 2 + 3
 
 
 def test_norms_gates_and_turns_are_those_of_the_formulas() -> None:

@@ -31,19 +31,11 @@ class Drawn(NamedTuple):
 
 
 def draw(logits_BV: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """One token per row and its log-prob; a row's does not depend on the others."""
+    """Each row's token and its log-prob, of float64; a row's do not depend on the others."""
     columns = torch.tensor(draws, dtype=torch.double, device=logits_BV.device).unsqueeze(-1)
     numbers_B1, temperatures_B1, top_ps_B1 = columns.unbind(1)
     is_cut = any(one.top_p < 1 for one in draws)
-    return torch.stack(
-        [
-            column.double()
-            for column in draw_rows(
-                logits_BV, numbers_B1, temperatures_B1, top_ps_B1 if is_cut else None
-            )
-        ],
-        dim=1,
-    )
+    return draw_rows(logits_BV, numbers_B1, temperatures_B1, top_ps_B1 if is_cut else None)
 
 
 def drawn(pairs: Sequence[Sequence[float]]) -> list[Drawn]:
@@ -58,14 +50,17 @@ def drawn(pairs: Sequence[Sequence[float]]) -> list[Drawn]:
 
 def draw_rows(
     logits_BV: Tensor, numbers_B1: Tensor, temperatures_B1: Tensor, top_ps_B1: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Tokens and their log-probs, without a look at any value; nothing is cut without top_ps."""
+) -> Tensor:
+    """Each row's token and its log-prob, of float64; nothing is cut without top_ps.
+
+    No value is looked at by the host.
+    """
     is_greedy_B1 = temperatures_B1 == 0
     warmth_B1 = torch.where(is_greedy_B1, 1.0, temperatures_B1).float()
     logprobs_BV = (logits_BV.float() / warmth_B1).log_softmax(dim=-1)
     likeliest_B1 = logprobs_BV.argmax(dim=-1, keepdim=True)
     tokens_B1 = torch.where(is_greedy_B1, likeliest_B1, _invert(logprobs_BV, numbers_B1, top_ps_B1))
-    return tokens_B1[:, 0], logprobs_BV.gather(1, tokens_B1)[:, 0]
+    return torch.cat([tokens_B1.double(), logprobs_BV.gather(1, tokens_B1).double()], dim=1)
 
 
 def _invert(logprobs_BV: Tensor, numbers_B1: Tensor, top_ps_B1: Tensor | None) -> Tensor:

@@ -11,8 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PART = 256
-"""Tokens of a row that one program looks at."""
+LEAST_PART, MOST_PART = 256, 1024
+"""Tokens of a row that one program looks at: with more, a long row holds up the others."""
+ENOUGH = 384
+"""Programs that keep a GPU busy, about three for each of its multiprocessors."""
 TRUNK_PART = 512
 """Tokens of a trunk that one program looks at."""
 QUERIES = 64
@@ -28,7 +30,8 @@ def add_norm(
 ) -> tuple[Tensor, Tensor]:
     """The sum, and its root-mean-square norm times the weight."""
     rows, width = hidden_BE.shape
-    total_BE, normed_BE = torch.empty_like(hidden_BE), torch.empty_like(hidden_BE)
+    normed_BE = torch.empty_like(hidden_BE)
+    total_BE = hidden_BE if added_BE is None else torch.empty_like(hidden_BE)
     _add_norm[(rows,)](
         hidden_BE, hidden_BE if added_BE is None else added_BE, weight_E, total_BE, normed_BE,
         width, eps, HAS_ADDED=added_BE is not None, BLOCK=triton.next_power_of_2(width),
@@ -46,10 +49,10 @@ def _add_norm(
     kind = total.dtype.element_ty
     wide = tl.load(hidden + row + place, is_in, 0.0).to(tl.float32)
     if HAS_ADDED:
-        wide += tl.load(added + row + place, is_in, 0.0).to(tl.float32)
-    value = wide.to(kind)
-    tl.store(total + row + place, value, is_in)
-    wide = value.to(tl.float32)  # rounded wherever the model's own norm rounds
+        # Rounded wherever the model's own norm rounds.
+        value = (wide + tl.load(added + row + place, is_in, 0.0).to(tl.float32)).to(kind)
+        tl.store(total + row + place, value, is_in)
+        wide = value.to(tl.float32)
     scaled = (wide / tl.sqrt(tl.sum(wide * wide) / width + eps)).to(kind).to(tl.float32)
     factor = tl.load(weight + place, is_in, 0.0).to(tl.float32)
     tl.store(normed + row + place, (scaled * factor).to(kind), is_in)
@@ -143,7 +146,8 @@ class Looks:
     def __init__(self, query_BHD: Tensor, count: int) -> None:
         rows, heads, width = query_BHD.shape
         self.query_BHD = query_BHD
-        self.output_SBHD = query_BHD.new_empty(count, rows, heads, width, dtype=torch.float32)
+        kind = torch.float32 if count > 1 else query_BHD.dtype  # one part is not joined
+        self.output_SBHD = query_BHD.new_empty(count, rows, heads, width, dtype=kind)
         self.lse_SBH = query_BHD.new_empty(count, rows, heads, dtype=torch.float32)
         self._filled = 0
 
@@ -151,13 +155,14 @@ class Looks:
         """Look at the first rows of keys and values (rows, J, K, D), each up to its position."""
         keys, values = cache
         rows, heads, width = self.query_BHD.shape
-        key_heads, parts = keys.shape[1], triton.cdiv(length, PART)
-        group = heads // key_heads
+        key_heads = keys.shape[1]
+        group, part = heads // key_heads, part_of(rows * key_heads, length)
+        parts = triton.cdiv(length, part)
         _at_rows[(rows, key_heads, parts)](
             self.query_BHD, keys, values, positions_B, *self._part(parts),
-            group, keys.stride(0), keys.stride(1), keys.stride(2), width**-0.5,
+            group, part, keys.stride(0), keys.stride(1), keys.stride(2), width**-0.5,
             WIDTH=width, QUERIES=max(LEAST_QUERIES, triton.next_power_of_2(group)), KEYS=KEYS,
-            PART=PART,
+            FIXED=_fixed(part),
         )  # fmt: skip
 
     def at_trunk(self, trunk: tuple[Tensor, Tensor], seen_B: Tensor) -> None:
@@ -168,13 +173,15 @@ class Looks:
         group = heads // key_heads
         _at_trunk[(triton.cdiv(rows * group, QUERIES), key_heads, parts)](
             self.query_BHD, keys, values, seen_B, *self._part(parts),
-            rows, group, keys.stride(0), keys.stride(1), width**-0.5,
-            WIDTH=width, QUERIES=QUERIES, KEYS=KEYS, PART=TRUNK_PART,
+            rows, group, TRUNK_PART, keys.stride(0), keys.stride(1), width**-0.5,
+            WIDTH=width, QUERIES=QUERIES, KEYS=KEYS, FIXED=_fixed(TRUNK_PART),
         )  # fmt: skip
 
     def joined(self) -> Tensor:
         """As if all had been seen with one look; (B, H, D)."""
         count, rows, heads, width = self.output_SBHD.shape
+        if count == 1:
+            return self.output_SBHD[0]
         found_BHD = torch.empty_like(self.query_BHD)
         _join[(rows, heads)](
             self.output_SBHD, self.lse_SBH, found_BHD, count, rows * heads,
@@ -187,70 +194,82 @@ class Looks:
         return self.output_SBHD[start:], self.lse_SBH[start:]
 
 
-def parts_of(length: int, trunks: tuple[int, ...]) -> int:
-    """How many parts a look at rows and trunks of these lengths has."""
-    return triton.cdiv(length, PART) + sum(triton.cdiv(one, TRUNK_PART) for one in trunks)
+def part_of(programs: int, length: int) -> int:
+    """Tokens of a part of a row, if ``programs`` look at each part: as many as leave enough."""
+    part = LEAST_PART
+    while part < min(length, MOST_PART) and programs * triton.cdiv(length, 2 * part) >= ENOUGH:
+        part *= 2
+    return part
+
+
+def parts_of(programs: int, length: int, trunks: tuple[int, ...]) -> int:
+    """How many parts a look at rows and trunks of these lengths has; as in ``part_of``."""
+    own = triton.cdiv(length, part_of(programs, length))
+    return own + sum(triton.cdiv(one, TRUNK_PART) for one in trunks)
+
+
+def _fixed(part: int) -> int:
+    """The length of a loop where it must be fixed: the interpreter takes none from a kernel."""
+    return part if triton.knobs.runtime.interpret else 0
 
 
 @triton.jit
 def _look(
-    query, keys, values, seen, start, end, token_stride, scale,
-    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, PART: tl.constexpr,
+    query, keys, values, output, lse, number, is_in, seen, start, end, token_stride, scale,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FIXED: tl.constexpr,
 ):  # fmt: skip
-    """Output and sum of one block of queries over a part's keys, from ``start`` to ``end``."""
-    place = tl.arange(0, WIDTH)
+    """Write the output and the sum of some queries over the keys from ``start`` to ``end``."""
+    width = tl.arange(0, WIDTH)
+    place = number[:, None] * WIDTH + width[None, :]
+    given = tl.load(query + place, is_in[:, None], 0.0)
     best = tl.full([QUERIES], -1e30, tl.float32)
     total = tl.zeros([QUERIES], tl.float32)
-    output = tl.zeros([QUERIES, WIDTH], tl.float32)
-    for first in range(0, PART, KEYS):  # what lies past the end is not loaded
+    found = tl.zeros([QUERIES, WIDTH], tl.float32)
+    for first in range(0, FIXED if FIXED else end - start, KEYS):
         token = start + first + tl.arange(0, KEYS)
-        is_in = token < end
-        offset = token[:, None] * token_stride + place[None, :]
-        key = tl.load(keys + offset, is_in[:, None], 0.0)
-        score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-        score = tl.where(is_in[None, :] & (token[None, :] < seen[:, None]), score, -1e30)
+        is_there = token < end
+        offset = token[:, None] * token_stride + width[None, :]
+        key = tl.load(keys + offset, is_there[:, None], 0.0)
+        score = tl.dot(given, tl.trans(key), input_precision="ieee") * scale
+        score = tl.where(is_there[None, :] & (token[None, :] < seen[:, None]), score, -1e30)
         higher = tl.maximum(best, tl.max(score, 1))
         weight = tl.where(score > -1e29, tl.exp(score - higher[:, None]), 0.0)
         shrink = tl.exp(best - higher)
-        value = tl.load(values + offset, is_in[:, None], 0.0)
+        value = tl.load(values + offset, is_there[:, None], 0.0)
         total = total * shrink + tl.sum(weight, 1)
-        output = output * shrink[:, None]
-        output += tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+        found = found * shrink[:, None]
+        found += tl.dot(weight.to(value.dtype), value, input_precision="ieee")
         best = higher
     some = tl.maximum(total, 1e-30)
-    return output / some[:, None], tl.where(total > 0, best + tl.log(some), -1e30)
+    tl.store(output + place, (found / some[:, None]).to(output.dtype.element_ty), is_in[:, None])
+    tl.store(lse + number, tl.where(total > 0, best + tl.log(some), -1e30), is_in)
 
 
 @triton.jit
 def _at_rows(
     query, keys, values, positions, output, lse,
-    group, row_stride, head_stride, token_stride, scale,
-    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, PART: tl.constexpr,
+    group, length, row_stride, head_stride, token_stride, scale,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FIXED: tl.constexpr,
 ):  # fmt: skip
     row, head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    key_heads, rows = tl.num_programs(1), tl.num_programs(0)
+    rows, key_heads = tl.num_programs(0), tl.num_programs(1)
     one = tl.arange(0, QUERIES)
-    is_in = one < group
-    number = (row * key_heads + head) * group + one
-    place = number[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    given = tl.load(query + place, is_in[:, None], 0.0)
-    seen = tl.load(positions + row) + 1
+    seen = (tl.load(positions + row) + 1).to(tl.int32)
     base = row * row_stride + head * head_stride
-    found, sums = _look(
-        given, keys + base, values + base, tl.zeros([QUERIES], tl.int64) + seen,
-        part * PART, tl.minimum(seen, (part + 1) * PART), token_stride, scale,
-        WIDTH, QUERIES, KEYS, PART,
+    skipped = part.to(tl.int64) * rows * key_heads * group
+    _look(
+        query, keys + base, values + base, output + skipped * WIDTH, lse + skipped,
+        (row * key_heads + head) * group + one, one < group, tl.zeros([QUERIES], tl.int32) + seen,
+        part * length, tl.minimum(seen, (part + 1) * length),
+        token_stride, scale, WIDTH, QUERIES, KEYS, FIXED,
     )  # fmt: skip
-    skipped = part * rows * key_heads * group
-    tl.store(output + skipped * WIDTH + place, found, is_in[:, None])
-    tl.store(lse + skipped + number, sums, is_in)
 
 
 @triton.jit
 def _at_trunk(
     query, keys, values, seen, output, lse,
-    rows, group, head_stride, token_stride, scale,
-    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, PART: tl.constexpr,
+    rows, group, length, head_stride, token_stride, scale,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FIXED: tl.constexpr,
 ):  # fmt: skip
     head, part = tl.program_id(1), tl.program_id(2)
     key_heads = tl.num_programs(1)
@@ -258,18 +277,14 @@ def _at_trunk(
     is_in = one < rows * group
     row = one // group
     number = ((row * key_heads + head) * group + one % group).to(tl.int64)
-    place = number[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    given = tl.load(query + place, is_in[:, None], 0.0)
-    limit = tl.load(seen + row, is_in, 0)
+    limit = tl.load(seen + row, is_in, 0).to(tl.int32)
     base = head * head_stride
-    found, sums = _look(
-        given, keys + base, values + base, limit,
-        part * PART, tl.minimum(tl.max(limit), (part + 1) * PART), token_stride, scale,
-        WIDTH, QUERIES, KEYS, PART,
-    )  # fmt: skip
     skipped = part.to(tl.int64) * rows * key_heads * group
-    tl.store(output + skipped * WIDTH + place, found, is_in[:, None])
-    tl.store(lse + skipped + number, sums, is_in)
+    _look(
+        query, keys + base, values + base, output + skipped * WIDTH, lse + skipped,
+        number, is_in, limit, part * length, tl.minimum(tl.max(limit), (part + 1) * length),
+        token_stride, scale, WIDTH, QUERIES, KEYS, FIXED,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -280,8 +295,7 @@ def _join(output, lse, found, count, stride, WIDTH: tl.constexpr, COUNT: tl.cons
     is_in = part < count
     sums = tl.load(lse + part * stride + number, is_in, -1e30)
     share = tl.exp(sums - tl.max(sums))
-    share = share / tl.sum(share)
     offset = (part[:, None] * stride + number) * WIDTH + place[None, :]
     parts = tl.load(output + offset, is_in[:, None], 0.0)
-    joined = tl.sum(parts * share[:, None], 0)
+    joined = tl.sum(parts * (share / tl.sum(share))[:, None], 0)
     tl.store(found + number * WIDTH + place, joined.to(found.dtype.element_ty))

@@ -8,6 +8,7 @@ Shapes: B replies, S steps, V vocabulary.
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -108,8 +109,8 @@ class Graph:
         self._size = size
         device = reader.device
         self._inputs = _Inputs.make(self._size.rows, device)
-        self._tokens_SB = torch.zeros(STEPS, self._size.rows, dtype=torch.double, device=device)
-        self._logprobs_SB = torch.zeros_like(self._tokens_SB)
+        self._pairs_SB2 = torch.zeros(STEPS, size.rows, 2, dtype=torch.double, device=device)
+        self._draws: Any = import_module("grpo_cl.policy.fused_draws") if lean is not None else None
         self._replay = self._captured(pool) if device.type == "cuda" else self._step
 
     @property
@@ -121,8 +122,10 @@ class Graph:
         """The next tokens of the first rows."""
         for _ in range(STEPS):
             self._replay()
-        pairs_SB2 = torch.stack([self._tokens_SB, self._logprobs_SB], dim=-1)
-        pairs_BS2 = pairs_SB2[:, :rows].transpose(0, 1).contiguous()  # one transfer
+        # A copy, as the next tokens are written over these; in order, to be transferred as one.
+        pairs_BS2 = (
+            self._pairs_SB2[:, :rows].transpose(0, 1).clone(memory_format=torch.contiguous_format)
+        )
         if not pairs_BS2.is_cuda:
             return Round(pairs_BS2, None, self, end)
         arriving_BS2 = torch.empty(pairs_BS2.shape, dtype=torch.double, pin_memory=True)
@@ -182,12 +185,9 @@ class Graph:
         )
         used = Used(self._reader.trunks, self._size.places, given.trunks_B, given.reaches_B)
         logits_BV = self._logits(span, used if self._size.places else None)
-        numbers_B1 = given.numbers_SB1.index_select(0, given.step_1)[0]
-        top_ps_B1 = given.top_ps_B1 if self._size.is_cut else None
-        tokens_B, logprobs_B = draw_rows(logits_BV, numbers_B1, given.temperatures_B1, top_ps_B1)
-        self._tokens_SB.index_copy_(0, given.step_1, tokens_B[None].double())
-        self._logprobs_SB.index_copy_(0, given.step_1, logprobs_B[None].double())
-        given.tokens_B.copy_(tokens_B)
+        pairs_B2 = self._pairs(logits_BV)
+        self._pairs_SB2.index_copy_(0, given.step_1, pairs_B2[None])
+        given.tokens_B.copy_(pairs_B2[:, 0])
         given.positions_B.add_(1).clamp_(max=self._size.length - 1)
         given.step_1.add_(1)
 
@@ -197,6 +197,15 @@ class Graph:
             return self._lean(reader.cache, span, given.tokens_B, used)
         tokens_B1, positions_B1 = given.tokens_B[:, None], given.positions_B[:, None]
         return reader.forward(reader.cache, span, tokens_B1, positions_B1, used)
+
+    def _pairs(self, logits_BV: Tensor) -> Tensor:
+        """Each row's token and its log-prob."""
+        given = self._inputs
+        numbers_B1 = given.numbers_SB1.index_select(0, given.step_1)[0]
+        if self._draws is not None and not self._size.is_cut:
+            return self._draws.draw_rows(logits_BV, numbers_B1, given.temperatures_B1)
+        top_ps_B1 = given.top_ps_B1 if self._size.is_cut else None
+        return draw_rows(logits_BV, numbers_B1, given.temperatures_B1, top_ps_B1)
 
 
 @cache
