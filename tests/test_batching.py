@@ -141,6 +141,35 @@ def test_tensors_are_padded_on_the_right_and_log_probs_stand_under_the_mask():
     assert batch.weights_B.tolist() == [0.25, 0.5]
 
 
+def test_what_a_family_shares_is_in_every_row_and_each_row_has_its_own_log_probs():
+    drawn = [(-0.5, -1.5), (-2.5,), (-3.5, -4.5, -5.5)]
+    traces = [
+        trace([*BEGINNING, *range(len(own))], (40, 40 + len(own))).model_copy(
+            update={"logprobs": own}
+        )
+        for own in drawn
+    ]
+    batch = collate(imitation_samples(traces), torch.device("cpu"))
+    assert batch.ids_BT.tolist() == [
+        [*BEGINNING, 0, 1, 0],
+        [*BEGINNING, 0, 0, 0],
+        [*BEGINNING, 0, 1, 2],
+    ]
+    assert batch.sampler_logprobs_BT[:, 40:].tolist() == [
+        [-0.5, -1.5, 0],
+        [-2.5, 0, 0],
+        [-3.5, -4.5, -5.5],
+    ]
+    kinds = [tensor.dtype for tensor in batch[:6]]
+    assert kinds == [torch.long, torch.long, torch.bool, *[torch.float] * 3]
+
+
+def test_log_probs_that_do_not_fit_the_mask_are_refused():
+    short = trace([1, 2, 3], (1, 3)).model_copy(update={"logprobs": (-1.0,)})
+    with pytest.raises(ValueError, match=r"1 log-probs for 2 tokens .* give one per token"):
+        collate(imitation_samples([short]), torch.device("cpu"))
+
+
 def test_advantages_must_match_the_trajectories():
     with pytest.raises(ValueError, match="shorter"):
         policy_samples([group(*random_traces(2))], [[1.0]], settings())

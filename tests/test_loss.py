@@ -142,7 +142,8 @@ def test_a_token_weighs_its_trainer_over_sampler_ratio_up_to_the_cap():
         mask_BT=torch.ones(1, 3, dtype=torch.bool),
         weights_B=torch.tensor([1 / 3], dtype=torch.float64),
     )
-    loss, metrics = policy_loss(batch, options("dapo", cap=2.0), 0.0)
+    result = policy_loss(batch, options("dapo", cap=2.0), 0.0)
+    loss, metrics = result.loss, result.metrics
     loss.backward()
     assert loss.item() == pytest.approx(-4 / 3)
     assert logprobs.grad is not None
@@ -176,7 +177,8 @@ def test_each_kl_estimator_equals_the_numbers_worked_out_by_hand(
         mask_BT=torch.ones(1, 1),
         weights_B=torch.ones(1),
     )
-    loss, metrics = policy_loss(batch, options("dapo", estimator=estimator), 0.1)
+    result = policy_loss(batch, options("dapo", estimator=estimator), 0.1)
+    loss, metrics = result.loss, result.metrics
     loss.backward()
     assert logprobs.grad is not None
     assert loss.item() == pytest.approx(0.1 * value)
@@ -223,9 +225,9 @@ def test_the_first_update_needs_no_second_forward_pass():
     # Log-probs that serve as their own old ones: ratio 1, gradient -advantage · weight.
     batch = random_batch(2, kind="dapo")
     own = batch._replace(old_logprobs_BT=batch.logprobs_BT)
-    loss, metrics = policy_loss(own, options("dapo"), 0.0)
-    loss.backward()
-    assert metrics.summary()["loss/ratio_max"] == 1
+    result = policy_loss(own, options("dapo"), 0.0)
+    result.loss.backward()
+    assert result.metrics.summary()["loss/ratio_max"] == 1
     expected = -batch.advantages_BT * batch.weights_B[:, None] * batch.mask_BT
     assert own.logprobs_BT.grad is not None
     assert torch.allclose(own.logprobs_BT.grad, expected)

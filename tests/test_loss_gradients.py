@@ -102,19 +102,19 @@ def test_micro_batches_add_up_to_the_whole_however_they_are_cut(
 ):
     config = options(kind, cap=2.0)
     whole = random_batch(seed, kind=kind, rows=6)
-    loss, metrics = policy_loss(whole, config, 0.1)
+    expected = policy_loss(whole, config, 0.1)
     results: list[LossResult] = []
     for group in set(groups):
         rows = [row for row in range(6) if groups[row] == group]
         width = int(whole.mask_BT[rows].sum(dim=1).max())  # each is padded to its own length
         results.append(policy_loss(take(whole, rows, width), config, 0.1))
     total = torch.stack([result.loss for result in results]).sum()
-    summed, gradient = gradient_of(total, whole), gradient_of(loss, whole)
+    summed, gradient = gradient_of(total, whole), gradient_of(expected.loss, whole)
 
-    assert total.item() == pytest.approx(loss.item(), abs=1e-12)
+    assert total.item() == pytest.approx(expected.loss.item(), abs=1e-12)
     assert torch.allclose(summed, gradient, rtol=0, atol=1e-14)
     joined = sum((result.metrics for result in results), LossMetrics())
-    assert joined.summary() == pytest.approx(metrics.summary(), abs=1e-12)
+    assert joined.summary() == pytest.approx(expected.metrics.summary(), abs=1e-12)
 
 
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e30])
@@ -127,13 +127,13 @@ def test_what_stands_off_the_mask_changes_nothing(
     dirty = map_values(
         clean, lambda values: torch.where(clean.mask_BT, values.detach(), garbage).requires_grad_()
     )
-    loss, metrics = policy_loss(clean, config, 0.1)
-    dirty_loss, dirty_metrics = policy_loss(dirty, config, 0.1)
-    gradient, dirty_gradient = gradient_of(loss, clean), gradient_of(dirty_loss, dirty)
-    assert torch.equal(dirty_loss, loss)
+    result, dirty_result = policy_loss(clean, config, 0.1), policy_loss(dirty, config, 0.1)
+    gradient = gradient_of(result.loss, clean)
+    dirty_gradient = gradient_of(dirty_result.loss, dirty)
+    assert torch.equal(dirty_result.loss, result.loss)
     assert torch.equal(dirty_gradient, gradient)
     assert (dirty_gradient[~clean.mask_BT] == 0).all()
-    assert dirty_metrics == metrics
+    assert dirty_result.metrics == result.metrics
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -188,9 +188,9 @@ def test_policies_that_are_worlds_apart_give_finite_gradients(
         mask_BT=torch.ones(1, 2, dtype=torch.bool),
         weights_B=torch.ones(1),
     )
-    loss, metrics = policy_loss(batch, options(kind, cap=2.0), 0.1)
-    loss.backward()
+    result = policy_loss(batch, options(kind, cap=2.0), 0.1)
+    result.loss.backward()
     assert logprobs.grad is not None
-    assert torch.isfinite(loss)
+    assert torch.isfinite(result.loss)
     assert torch.isfinite(logprobs.grad).all()
-    assert all(math.isfinite(value) for value in metrics.summary().values())
+    assert all(math.isfinite(value) for value in result.metrics.summary().values())

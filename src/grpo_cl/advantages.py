@@ -110,7 +110,7 @@ def step_advantages(
 def token_advantages(trace: TokenTrace, advantages: float | Sequence[float]) -> tuple[float, ...]:
     """An episode's advantage, or one per turn, as one number per token; 0 off the mask."""
     if isinstance(advantages, int | float):
-        return tuple(advantages if masked else 0.0 for masked in trace.mask)
+        return tuple(_under(trace.mask, advantages))
     if len(advantages) != len(trace.turns):
         raise ValueError(
             f"{len(advantages)} advantages for {len(trace.turns)} turns; "
@@ -118,9 +118,13 @@ def token_advantages(trace: TokenTrace, advantages: float | Sequence[float]) -> 
         )
     tokens = [0.0] * len(trace.ids)
     for (start, end), advantage in zip(trace.turns, advantages, strict=True):
-        for position in range(start, end):
-            tokens[position] = advantage if trace.mask[position] else 0.0
+        tokens[start:end] = _under(trace.mask[start:end], advantage)
     return tuple(tokens)
+
+
+def _under(mask: Sequence[bool], value: float) -> list[float]:
+    """The value where the mask is true, 0 elsewhere."""
+    return [value if masked else 0.0 for masked in mask]
 
 
 def _known(rewards: Sequence[float | None]) -> list[float]:

@@ -4,9 +4,11 @@ Everything here is a function of the global batch alone, so every rank works out
 without a word exchanged. Shapes: B sequences of a micro-batch, T token positions.
 """
 
+import struct
 import zlib
 from array import array
 from collections.abc import Sequence
+from itertools import compress, count
 from typing import NamedTuple
 
 import torch
@@ -40,7 +42,7 @@ class Sample(NamedTuple):
     def length(self) -> int:
         """Tokens to be read: nothing after the last one learned from can change a loss."""
         mask = self.trace.mask
-        return len(mask) - mask[::-1].index(True)
+        return len(mask) - next(compress(count(), reversed(mask)))
 
     @property
     def cost(self) -> float:
@@ -103,7 +105,7 @@ def policy_samples(
 
 def imitation_samples(traces: Sequence[TokenTrace]) -> list[Sample]:
     """What demonstrations are learned from: every token under a mask counts the same."""
-    total = sum(sum(trace.mask) for trace in traces)
+    total = sum(trace.mask.count(True) for trace in traces)
     return [
         Sample(trace, token_advantages(trace, 1.0), 1 / total)
         for trace in traces
@@ -116,6 +118,8 @@ def spread(samples: Sequence[Sample], world_size: int) -> list[list[Sample]]:
 
     Families stay together.
     """
+    if world_size == 1:
+        return [list(samples)]  # looking for families would change nothing
     shares: list[list[Sample]] = [[] for _ in range(world_size)]
     loads = [0.0] * world_size
     for family in sorted(_families(samples), key=lambda family: -family.cost):
@@ -179,23 +183,56 @@ def checksum(samples: Sequence[Sample]) -> int:
 
 def collate(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
     """The samples as tensors on ``device``."""
-    shape = len(samples), max(sample.length for sample in samples)
-    ids_BT = torch.zeros(shape, dtype=torch.long)
-    attention_BT = torch.zeros(shape, dtype=torch.long)
-    mask_BT = torch.zeros(shape, dtype=torch.bool)
-    sampler_logprobs_BT = torch.zeros(shape)
-    advantages_BT = torch.zeros(shape)
-    for row, sample in enumerate(samples):
-        length, trace = sample.length, sample.trace
-        # Buffers, since a tensor made of a tuple looks at every element: ten times the time.
-        ids_BT[row, :length] = torch.frombuffer(array("q", trace.ids[:length]), dtype=torch.long)
-        attention_BT[row, :length] = 1
-        mask_BT[row, :length] = torch.frombuffer(bytearray(trace.mask[:length]), dtype=torch.bool)
-        sampler_logprobs_BT[row, mask_BT[row]] = torch.tensor(trace.logprobs)
-        advantages = array("d", sample.advantages[:length])
-        advantages_BT[row, :length] = torch.frombuffer(advantages, dtype=torch.double)
-    weights_B = torch.tensor([sample.weight for sample in samples])
-    batch = ids_BT, attention_BT, mask_BT, sampler_logprobs_BT, advantages_BT, weights_B
     sequences = _ids(samples)
-    layout = pack(sequences, families(sequences))
-    return MicroBatch(*(tensor.to(device) for tensor in batch), layout=layout.to(device))
+    lengths = list(map(len, sequences))
+    layout = pack(sequences, families(sequences)).to(device)
+    lengths_B = torch.tensor(lengths, device=device)
+    attention_BT = torch.arange(max(lengths), device=device) < lengths_B[:, None]
+    columns = _columns(samples, lengths)
+    mask_BT = _moved(columns.mask, torch.bool, device).view(attention_BT.shape)
+    logprobs_N = _moved(columns.logprobs, torch.float, device)
+    return MicroBatch(
+        ids_BT=layout.ids_1N[0, layout.places_BT].masked_fill(~attention_BT, 0),
+        attention_BT=attention_BT.long(),
+        mask_BT=mask_BT,
+        sampler_logprobs_BT=torch.zeros(mask_BT.shape, device=device).masked_scatter(
+            mask_BT, logprobs_N
+        ),
+        advantages_BT=_moved(columns.advantages, torch.float, device).view(mask_BT.shape),
+        weights_B=torch.tensor([sample.weight for sample in samples], device=device),
+        layout=layout,
+    )
+
+
+class _Columns(NamedTuple):
+    """Rows of numbers one after another, padded to the longest."""
+
+    mask: bytearray
+    advantages: bytearray
+    logprobs: bytearray
+    """Without padding: only those of the tokens under the mask."""
+
+
+def _columns(samples: Sequence[Sample], lengths: Sequence[int]) -> _Columns:
+    # Bytes are joined here, since an operation on a tensor costs as much as hundreds of them.
+    columns = _Columns(bytearray(), bytearray(), bytearray())
+    for sample, length in zip(samples, lengths, strict=True):
+        mask, logprobs = bytes(sample.trace.mask[:length]), sample.trace.logprobs
+        if mask.count(1) != len(logprobs):
+            raise ValueError(
+                f"{len(logprobs)} log-probs for {mask.count(1)} tokens under the mask of a trace; "
+                "give one per token"
+            )
+        padding = max(lengths) - length
+        columns.mask.extend(mask + bytes(padding))
+        columns.advantages.extend(_floats(sample.advantages[:length]) + _floats([0.0] * padding))
+        columns.logprobs.extend(_floats(logprobs))
+    return columns
+
+
+def _floats(values: Sequence[float]) -> bytes:
+    return struct.pack(f"{len(values)}f", *values)  # an array takes three times as long
+
+
+def _moved(values: bytearray, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.frombuffer(values, dtype=dtype).to(device)

@@ -5,11 +5,9 @@ others'. The loss is a sum over tokens whose weights come from the whole batch, 
 number of ranks nor the cut into micro-batches changes what is computed.
 """
 
-import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 
 import torch
 from torch import Tensor
@@ -26,47 +24,19 @@ from grpo_cl.policy.batching import (
     policy_samples,
     spread,
 )
-from grpo_cl.policy.loss import LossBatch, LossMetrics, policy_loss
+from grpo_cl.policy.loss import LossBatch, policy_loss
 from grpo_cl.policy.model import PolicyModel
 from grpo_cl.policy.optimizer import Descent, LearnerState, Optimizer, Transform, summary
 from grpo_cl.policy.peaks import Meter, Peaks, meter_of
 from grpo_cl.policy.ranks import Ranks
 from grpo_cl.policy.sharding import drop_whole, shard_policy
+from grpo_cl.policy.tally import Tally, added
 from grpo_cl.types import TrajectoryGroup
 
 Auxiliary = Callable[[PolicyModel], Tensor | None]
 """A penalty on the policy, the same on every rank, that is added to the loss of each update.
 
 Of a sharded policy's weights it must be computed as they are, without ``full_tensor``."""
-NAMES = {
-    "kl": "loss/kl",
-    "clip_fraction": "loss/clip_fraction",
-    "ratio_max": "loss/ratio_max",
-    "mismatch_kl": "loss/mismatch_kl",
-    "importance_weight": "loss/importance_mean",
-}
-"""What an update calls the means of the loss."""
-
-
-class Tally:
-    """Sums over the tokens of this rank's passes."""
-
-    def __init__(self) -> None:
-        self.metrics = LossMetrics()
-        self.entropy = 0.0
-
-    def summary(self, ranks: Ranks) -> dict[str, float]:
-        """Means per token over all ranks; what was not measured, or is not finite, is absent."""
-        own = asdict(self.metrics)
-        largest = ranks.maximum({"ratio_max": own.pop("ratio_max")})
-        total = ranks.sum({**own, "entropy": self.entropy})
-        entropy = total.pop("entropy")
-        if not total["tokens"]:
-            return {}
-        means = LossMetrics(**total, **largest).summary()
-        named = {name: means[key] for name, key in NAMES.items() if key in means}
-        named["entropy"] = entropy / total["tokens"]
-        return {name: value for name, value in named.items() if math.isfinite(value)}
 
 
 class Learner:
@@ -156,7 +126,7 @@ class Learner:
         yield self._passes(samples), numbers
         self._peaks.end("update")
         numbers |= self.ranks.maximum(self._peaks.take())
-        numbers["tokens"] = float(sum(sum(sample.trace.mask) for sample in samples))
+        numbers["tokens"] = float(sum(sample.trace.mask.count(True) for sample in samples))
         numbers["update_s"] = time.perf_counter() - started
 
     def descend(
@@ -174,12 +144,13 @@ class Learner:
         """
         self._optimizer.clear()
         with self._training():
-            total = 0.0
+            found: list[Tensor] = []
             for loss in losses:
                 loss.backward()
-                total += loss.item()
+                found.append(loss.detach())
             penalty = auxiliary(self.policy) if auxiliary else None
-            total += 0.0 if penalty is None else self._differentiate(penalty)
+            share = 0.0 if penalty is None else self._differentiate(penalty)
+            total = added(found) + share
         if not samples and penalty is None:
             return None
         self.ranks.all_reduce_gradients(self._optimizer.parameters.values())
@@ -252,9 +223,7 @@ class Learner:
                 weights_B=batch.weights_B,
             )
             result = policy_loss(given, self.config.loss, self.config.kl_coef)
-            tally.metrics += result.metrics
-            counted_BT = batch.mask_BT & (batch.weights_B != 0)[:, None]
-            tally.entropy += scores.entropy_BT[counted_BT].sum().item()
+            tally.add(result, scores.entropy_BT, batch.mask_BT & (batch.weights_B != 0)[:, None])
             yield result.loss
 
     @torch.no_grad()
@@ -289,6 +258,8 @@ class Learner:
                 self.policy.module.eval()
 
     def _check_agreement(self, samples: Sequence[Sample]) -> None:
+        if self.ranks.world_size == 1:
+            return
         # Also where ranks wait for the slowest before the first collective with a short limit.
         assert len(set(self.ranks.gather(checksum(samples)))) == 1, (
             "the ranks were given different batches"

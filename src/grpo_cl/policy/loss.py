@@ -6,7 +6,7 @@ times a zero mask, or its gradient, is still nan.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
 import torch
@@ -59,6 +59,12 @@ class LossMetrics:
     ratio_max: float = 0.0
     """The one entry that is a maximum."""
 
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> "LossMetrics":
+        """Those of a ``LossResult``."""
+        names = (field.name for field in fields(cls))
+        return cls(**dict(zip(names, numbers, strict=True)))
+
     def __add__(self, other: "LossMetrics") -> "LossMetrics":
         return LossMetrics(
             tokens=self.tokens + other.tokens,
@@ -93,12 +99,21 @@ class LossResult(NamedTuple):
     """A micro-batch's part of the loss, to be summed, and its numbers."""
 
     loss: Tensor
-    metrics: LossMetrics
+    numbers: Tensor
+    """Of ``metrics``, as they are on the device; to read them is to wait for it."""
+
+    @property
+    def metrics(self) -> LossMetrics:
+        """Sums over this micro-batch's tokens."""
+        return LossMetrics.of(self.numbers.tolist())
 
 
 def loss_lengths(traces: Sequence[TokenTrace], *, overlong: Literal["keep", "mask"]) -> list[int]:
     """Tokens each episode is learned from; none where a reply cut off by a limit is masked."""
-    return [0 if overlong == "mask" and trace.is_truncated else sum(trace.mask) for trace in traces]
+    return [
+        0 if overlong == "mask" and trace.is_truncated else trace.mask.count(True)
+        for trace in traces
+    ]
 
 
 def sequence_weights(
@@ -139,8 +154,8 @@ def policy_loss(batch: LossBatch, config: LossConfig, kl_coef: float) -> LossRes
     # Off the mask advantage and log-ratios are 0, and so is every term.
     loss = (clean.weights_B * terms_BT.sum(dim=1)).sum()
     with torch.no_grad():
-        metrics = _metrics(clean, ratio_BT, importance_BT, kl_BT, config)
-    return LossResult(loss, metrics)
+        numbers = _numbers(clean, ratio_BT, importance_BT, kl_BT, config)
+    return LossResult(loss, numbers)
 
 
 def kl_terms(logprobs_BT: Tensor, reference_BT: Tensor, estimator: KLEstimator) -> Tensor:
@@ -160,9 +175,10 @@ def _cleaned(batch: LossBatch) -> LossBatch:
     dtype = torch.promote_types(batch.logprobs_BT.dtype, torch.float32)
     weights_B = batch.weights_B.detach().to(dtype)
     mask_BT = batch.mask_BT.bool() & (weights_B != 0)[:, None]
+    off_BT = ~mask_BT
 
     def clean(values_BT: Tensor) -> Tensor:
-        return torch.where(mask_BT, values_BT.to(dtype), 0.0)
+        return values_BT.to(dtype).masked_fill(off_BT, 0.0)
 
     reference_BT = batch.reference_logprobs_BT
     return LossBatch(
@@ -212,33 +228,28 @@ def _policy_terms(batch: LossBatch, ratio_BT: Tensor, config: LossConfig) -> Ten
     return -torch.minimum(ratio_BT * batch.advantages_BT, clipped_BT * batch.advantages_BT)
 
 
-def _metrics(
+def _numbers(
     batch: LossBatch,
     ratio_BT: Tensor,
     importance_BT: Tensor,
     kl_BT: Tensor | None,
     config: LossConfig,
-) -> LossMetrics:
+) -> Tensor:
+    """The fields of ``LossMetrics``, in their order."""
     mask_BT, advantages_BT = batch.mask_BT, batch.advantages_BT
+    off_BT = ~mask_BT
     low_BT = ratio_BT < 1 - config.epsilon_low
     high_BT = ratio_BT > 1 + config.epsilon_high
     if config.kind != "cispo":  # the pessimistic minimum holds a ratio on one side only
         low_BT, high_BT = low_BT & (advantages_BT < 0), high_BT & (advantages_BT > 0)
     mismatch_BT = kl_terms(batch.sampler_logprobs_BT, batch.old_logprobs_BT, "k3")
+
+    def total(values_BT: Tensor) -> Tensor:
+        return values_BT.masked_fill(off_BT, 0).double().sum()
+
+    tokens = mask_BT.double().sum()
+    nothing = torch.zeros_like(tokens)
     summed = (low_BT, high_BT, ratio_BT, importance_BT, mismatch_BT)
-    numbers = [torch.where(mask_BT, values, 0).double().sum() for values in summed]
-    numbers += [mask_BT.double().sum(), torch.where(mask_BT, ratio_BT, 0.0).double().max()]
-    numbers += [] if kl_BT is None else [torch.where(mask_BT, kl_BT, 0.0).double().sum()]
-    # One transfer from the device for all of them.
-    low, high, ratio, importance, mismatch, tokens, ratio_max, *kl = torch.stack(numbers).tolist()
-    return LossMetrics(
-        tokens=tokens,
-        clipped_low=low,
-        clipped_high=high,
-        ratio=ratio,
-        importance=importance,
-        mismatch_kl=mismatch,
-        kl=sum(kl),
-        kl_tokens=tokens if kl else 0.0,
-        ratio_max=ratio_max,
-    )
+    numbers = [tokens, *map(total, summed)]
+    numbers += [nothing, nothing] if kl_BT is None else [total(kl_BT), tokens]
+    return torch.stack([*numbers, ratio_BT.masked_fill(off_BT, 0.0).double().max()])

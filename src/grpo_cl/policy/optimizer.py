@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 from torch.nn.utils import get_total_norm
 
@@ -64,6 +65,8 @@ class Optimizer:
             lr=config.learning_rate,
             betas=config.optimizer.betas,
             weight_decay=config.optimizer.weight_decay,
+            # One kernel for all weights; torch then keeps, and loads, step counts on the device.
+            fused=all(given.device.type == "cuda" for given in self._model.values()),
         )
 
     @property
@@ -102,8 +105,7 @@ class Optimizer:
         with torch.no_grad():
             for name, value in weights.items():
                 self.parameters[name].copy_(value)
-            for name, copy in self._copies():
-                self._model[name].copy_(copy)
+            self._write_back()
 
     def forget(self) -> None:
         """Begin anew: no moments, no updates made."""
@@ -136,22 +138,33 @@ class Optimizer:
         groups = self._adam.state_dict()["param_groups"]
         self._adam.load_state_dict({"state": moments, "param_groups": groups})
 
-    def _gradient_norm(self) -> float:
-        gradients = [given.grad for given in self.parameters.values() if given.grad is not None]
-        return float(whole(get_total_norm(gradients)))
+    def _gradients(self) -> list[Tensor]:
+        return [given.grad for given in self.parameters.values() if given.grad is not None]
 
+    def _gradient_norm(self) -> float:
+        return float(whole(get_total_norm(self._gradients())))
+
+    @torch.no_grad()
     def _step(self, made: Descent) -> None:
         limit = self._config.max_grad_norm
         for group in self._adam.param_groups:
             group["lr"] = made.learning_rate
-        for parameter in self.parameters.values():
-            if made.grad_norm > limit and parameter.grad is not None:
-                parameter.grad.mul_(limit / made.grad_norm)
+        if made.grad_norm > limit:
+            gradients = [_local(gradient) for gradient in self._gradients()]
+            torch._foreach_mul_(  # pyright: ignore[reportPrivateImportUsage] — has no other name
+                gradients, limit / made.grad_norm
+            )
         self._adam.step()
         self.updates += 1
-        with torch.no_grad():
-            for name, copy in self._copies():
-                self._model[name].copy_(copy)
+        self._write_back()
+
+    def _write_back(self) -> None:
+        """Give the model the weights of the copies, without gradients."""
+        if copies := self._copies():
+            torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage] — has no other name
+                [_local(self._model[name]) for name, _ in copies],
+                [_local(copy) for _, copy in copies],
+            )
 
     def _skip(self, made: Descent) -> None:
         self._skipped_in_a_row += 1
@@ -222,12 +235,20 @@ def _optimised(given: Parameter) -> Parameter:
 
     def add_up(parameter: Tensor) -> None:
         assert parameter.grad is not None
-        gradient = parameter.grad.float()
-        copy.grad = gradient if copy.grad is None else copy.grad.add_(gradient)
+        # At once, so that no pass holds the gradients of the whole model a second time.
+        if copy.grad is None:
+            copy.grad = parameter.grad.float()
+        else:
+            copy.grad.add_(parameter.grad)
         parameter.grad = None
 
     given.register_post_accumulate_grad_hook(add_up)
     return copy
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The part on this rank, in place: lists of sharded tensors cannot be copied at once."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _kept(tensor: Tensor) -> Tensor:
