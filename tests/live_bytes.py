@@ -1,7 +1,8 @@
 """Counts the bytes of all tensors that are alive, as an allocator would, on any device."""
 
+import gc
 import weakref
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -11,6 +12,17 @@ from typing_extensions import override
 
 class LiveBytes(TorchDispatchMode):
     """Follows storages from the operation that makes them to the moment nobody holds them."""
+
+    @override
+    def __enter__(self) -> Self:
+        # What was there before holds nothing new, and need not be looked at each time.
+        gc.freeze()
+        return super().__enter__()
+
+    @override
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        gc.unfreeze()
 
     def __init__(self, *held: torch.Tensor) -> None:
         super().__init__()
@@ -28,6 +40,8 @@ class LiveBytes(TorchDispatchMode):
         for leaf in tree_leaves(found):
             if isinstance(leaf, torch.Tensor):
                 self._see(leaf)
+        if self.now > self.peak:
+            gc.collect()  # Triton's interpreter leaves cycles that hold what a kernel was given
         self.peak = max(self.peak, self.now)
         return found
 

@@ -11,7 +11,7 @@ from grpo_cl.cli.estimate import estimate_memory
 from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
 from grpo_cl.footprint import Lengths, Plan, changes, estimate, read_plan, read_shape, recipe
-from grpo_cl.footprint.activations import is_plain
+from grpo_cl.footprint.activations import is_plain, saved_by_layer
 from grpo_cl.footprint.cache import has_graphs, trunks_bytes
 from grpo_cl.footprint.overheads import GIB
 from grpo_cl.footprint.plan import TICKET_TOKENS, Pass
@@ -162,6 +162,20 @@ def test_float32_with_shared_key_heads_keeps_all_attention_weights_of_unpacked_r
     alone = shared.shape.model_copy(update={"num_key_value_heads": 9})
     more = estimate(shared).peak - estimate(replace(shared, shape=alone)).peak
     assert more > 30 * 4 * 9 * shared.widest_pass.tokens * shared.length / 2
+
+
+def test_fused_layers_keep_what_they_read_and_others_floats_besides():
+    fused = plan(model_name_or_path="smollm2-135m", model_dtype="bfloat16")
+    # Hidden states of 576, keys of 192, an MLP of 1536, a float for each of 9 heads.
+    attention = 2 * 2 * (576 + 192) + 4 * 9
+    assert saved_by_layer(fused, Pass(1, 1)) == 2 * (4 * 576 + 3 * 1536) + attention
+    windows = {"sliding_window": 4096, "use_sliding_window": True}
+    plain = 2 * (4 * 576 + 2 * 576 + 4) + 2 * 2 * 576 + 2 * 4 * 1536 + attention
+    for other in (
+        replace(fused, shape=fused.shape.model_copy(update=windows)),
+        replace(fused, has_kernels=False),
+    ):
+        assert saved_by_layer(other, Pass(1, 1)) == plain
 
 
 def test_a_cache_with_graphs_over_it_stays_while_the_policy_learns():

@@ -1,8 +1,9 @@
 """Bytes that a pass keeps for its way back, and needs besides while it is under way.
 
 Per token of one layer unless a pass is given. The operations are those of transformers' models,
-one tensor each; docs/memory-use.md lists them. Letters there: D the hidden size, H and J the
-widths of queries and keys, I the intermediate size, e bytes of a number.
+one tensor each, or the kernels of ``policy.layers``, of several at once; docs/memory-use.md lists
+them. Letters there: D the hidden size, H and J the widths of queries and keys, I the intermediate
+size, e bytes of a number.
 """
 
 from grpo_cl.footprint.plan import Pass, Plan
@@ -20,13 +21,14 @@ def saved_by_layer(plan: Plan, work: Pass) -> int:
 
 
 def saved_outside(plan: Plan) -> int:
-    """What it keeps of the last norm, and the token's number."""
+    """What it keeps of the last norm, which is never fused, and the token's number."""
     return _norm(plan, plan.shape.hidden_size, 1) + 8
 
 
 def backward_of_layer(plan: Plan) -> int:
     """What the way back through one layer adds to what is kept: gradients inside the MLP."""
-    item = FLOAT if plan.has_adapters else plan.item
+    # Fused, what the product of gate and branch was kept for is gone when the gate goes back.
+    item = FLOAT if plan.has_adapters and not is_fused(plan) else plan.item
     return 2 * item * plan.shape.intermediate_size + plan.item * plan.shape.hidden_size
 
 
@@ -41,6 +43,11 @@ def forward_of_layer(plan: Plan, *, has_adapters: bool) -> int:
     # An adapter's output, its scaled copy and the sum are float32, beside the gate.
     inner = plan.item + 3 * FLOAT if has_adapters else 3 * plan.item
     return inner * shape.intermediate_size + 3 * plan.item * shape.hidden_size
+
+
+def forward_of_fused(plan: Plan) -> int:
+    """The same of a layer that reads a packed row with fused kernels."""
+    return plan.item * (3 * plan.shape.intermediate_size + 5 * plan.shape.hidden_size)
 
 
 def forward_of_rooted(plan: Plan) -> int:
@@ -70,8 +77,9 @@ def forward_of_attention(plan: Plan, work: Pass) -> int:
     shape = plan.shape
     each = plan.item * (shape.hidden_size + 2 * (shape.query_width + shape.key_width))
     if plan.is_family and shape.can_be_packed:
-        # A second look, and both outputs in float32 to be joined.
-        each += (plan.item + 2 * FLOAT) * shape.query_width
+        # A second look; without a kernel that joins it in place, both outputs in float32.
+        is_joined = plan.has_kernels and plan.item < FLOAT
+        each += (plan.item + (0 if is_joined else 2 * FLOAT)) * shape.query_width
     return work.tokens * each + 3 * _weights(plan, work)
 
 
@@ -93,6 +101,12 @@ def is_plain(plan: Plan) -> bool:
     return plan.item == FLOAT and has_shared_heads and not shape.can_be_packed
 
 
+def is_fused(plan: Plan) -> bool:
+    """Whether layers read packed rows with fused kernels, which keep what they read and no more."""
+    shape = plan.shape
+    return plan.has_kernels and shape.family.is_lean and shape.can_be_packed
+
+
 def _norm(plan: Plan, width: int, count: int) -> int:
     """A norm over ``count`` parts of ``width`` numbers: its input, its output before the weight."""
     learned = 0 if plan.has_adapters else plan.item
@@ -106,8 +120,11 @@ def _norms(plan: Plan) -> int:
     # What queries, keys, values and the MLP read; an adapter keeps its own copy.
     read = 0 if plan.has_adapters else 2 * plan.item * shape.hidden_size
     heads = shape.num_attention_heads + shape.num_key_value_heads
-    own = _norm(plan, shape.head_dim, heads) if shape.family.has_head_norms else 0
-    return 2 * _norm(plan, shape.hidden_size, 1) + read + own
+    if not shape.family.has_head_norms:
+        heads = 0
+    if is_fused(plan):
+        return plan.item * (2 * shape.hidden_size + heads * shape.head_dim) + read
+    return 2 * _norm(plan, shape.hidden_size, 1) + _norm(plan, shape.head_dim, heads) + read
 
 
 def _attention(plan: Plan, work: Pass) -> int:
@@ -120,21 +137,28 @@ def _attention(plan: Plan, work: Pass) -> int:
 
 
 def _mlp(plan: Plan) -> int:
-    """Gate, its activation and the other branch; their product where a matrix learns from it."""
-    tensors = 3 if plan.has_adapters else 4
+    """Gate and the other branch; the gate's activation where it is computed by itself.
+
+    And their product where a matrix learns from it.
+    """
+    tensors = 2 + (not is_fused(plan)) + (not plan.has_adapters)
     return tensors * plan.item * plan.shape.intermediate_size
 
 
 def _adapters(plan: Plan) -> int:
-    """Inputs of adapters in float32, a copy for each unless they have that precision already."""
+    """Inputs of adapters: fused once for all that read the same, else in float32 and a copy each.
+
+    No copy is made of what has that precision already, unless some of it is dropped.
+    """
     lora, shape = plan.config.lora, plan.shape
     if not plan.has_adapters:
         return 0
     adapted = shape.adapted(lora.targets)
-    inner = FLOAT * lora.r * len(adapted)
+    item = plan.item if is_fused(plan) and not lora.dropout else FLOAT
+    inner = item * lora.r * len(adapted)
     dropped = sum(linear.inputs for linear in adapted) if lora.dropout else 0
-    if plan.item < FLOAT or lora.dropout:
+    if plan.item < item or lora.dropout:
         return inner + dropped + FLOAT * sum(linear.inputs for linear in adapted)
     # What attention returns is kept by attention already.
     sources = {linear.source: linear.inputs for linear in adapted if linear.source != "attended"}
-    return inner + FLOAT * sum(sources.values())
+    return inner + item * sum(sources.values())

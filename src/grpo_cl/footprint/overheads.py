@@ -16,15 +16,13 @@ GRAPH_WORKSPACE = 64 * MIB
 FRAGMENTATION = 0.05
 """Share of the peak that the allocator holds and cannot use."""
 LOGIT_FORWARD = 16
-"""Bytes per logit of a chunk on the way forward: raw, tempered, and two for the entropy."""
+"""Bytes per logit of a chunk on the way forward, without Triton: raw, tempered, two for entropy."""
 LOGIT_BACKWARD = 20
-"""Bytes per logit of a chunk on the way back: tempered, and four of its gradients."""
+"""Bytes per logit of a chunk on the way back, without Triton: tempered, four of its gradients."""
 DRAW = 24
 """Bytes per logit when tokens are drawn, besides the logit: log-probs twice, float64 twice."""
 DRAW_TOP_P = 40
 """More of them with ``top_p``, which sorts."""
-ADAM_STEP = 4
-"""Bytes per trained weight while AdamW steps all weights together: a root of the moments."""
 MAX_LOGITS = 2**26
 """Logits of a chunk, as ``policy.scoring.MAX_LOGITS``."""
 PREFILL_TOKENS = 32768

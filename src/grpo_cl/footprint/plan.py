@@ -49,6 +49,8 @@ class Plan:
     """Whether the episodes of a group begin with the same prompt."""
     shared_tokens: int = 0
     """Of that prompt, what the tasks of all groups begin with."""
+    has_kernels: bool = True
+    """Whether Triton is there, in which packed rows are read and tokens scored on a GPU."""
 
     @property
     def item(self) -> int:

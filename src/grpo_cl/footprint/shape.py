@@ -28,7 +28,7 @@ class Family(NamedTuple):
     is_tied: bool = False
     """Whether the head is the embedding where the config says nothing."""
     is_lean: bool = True
-    """Whether a GPU decodes it with fused kernels."""
+    """Whether a GPU decodes it, and reads its packed rows, with fused kernels."""
 
 
 FAMILIES = {

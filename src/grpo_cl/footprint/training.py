@@ -4,7 +4,6 @@ from grpo_cl.footprint import activations as acts
 from grpo_cl.footprint.activations import FLOAT
 from grpo_cl.footprint.cache import has_graphs, joined_bytes, kept_bytes
 from grpo_cl.footprint.overheads import (
-    ADAM_STEP,
     GRAPH_WORKSPACE,
     LOGIT_BACKWARD,
     LOGIT_FORWARD,
@@ -41,9 +40,9 @@ def score_phase(plan: Plan) -> Phase | None:
         return None
     start = _gathered(resident(plan, SCORE), plan)
     work = plan.widest_pass
-    layer = work.tokens * acts.forward_of_layer(plan, has_adapters=False)
+    layer = work.tokens * _forward_of_layer(plan)
     hidden = plan.item * plan.shape.hidden_size * (work.tokens + _scored(plan, work))
-    logits = LOGIT_FORWARD * _logits(plan, work)
+    logits = (plan.item if plan.has_kernels else LOGIT_FORWARD) * _logits(plan, work)
     return fullest(
         [
             start.with_parts(activations=layer),
@@ -57,10 +56,12 @@ def update_phase(plan: Plan) -> Phase:
     """Passes forward and back, or the step after them, whichever needs more."""
     start = resident(plan, UPDATE)
     gradients = FLOAT * plan.trained // plan.shards
-    step = start.with_parts(gradients=gradients, workspace=ADAM_STEP * plan.trained // plan.shards)
+    step = start.with_parts(gradients=gradients)
     passing = _gathered(start, plan)
     early = passing.with_parts(gradients=gradients if len(plan.passes) > 1 else 0)
-    return fullest([step, *_moments(early, plan)])
+    others = gradients - gradients // plan.shape.num_hidden_layers
+    late = passing.with_parts(gradients=others, activations=_first_layer(plan))
+    return fullest([step, late, *_head(early, plan), *_last_layer(early, plan)])
 
 
 def kept_activations(plan: Plan, work: Pass) -> int:
@@ -71,24 +72,30 @@ def kept_activations(plan: Plan, work: Pass) -> int:
     return plan.shape.num_hidden_layers * layer + work.tokens * acts.saved_outside(plan)
 
 
-def _moments(start: Phase, plan: Plan) -> list[Phase]:
-    """The head, the last norm, and the last layer's MLP and attention, all on the way back."""
-    work, item, width = plan.widest_pass, plan.item, plan.shape.hidden_size
-    kept, scored = kept_activations(plan, work), _scored(plan, work)
-    table = 0 if plan.has_adapters else item * plan.shape.vocab_size * width
-    held = table if plan.shape.tie_word_embeddings else 0  # until the embedding adds its own
-    logits = _logits(plan, work)
+def _head(start: Phase, plan: Plan) -> list[Phase]:
+    """The way back to the logits of a chunk, and from them to the head's matrix."""
+    work, item, scored = plan.widest_pass, plan.item, _scored(plan, plan.widest_pass)
+    logits, table = _logits(plan, work), _table(plan)
     is_chunked = logits < plan.shape.vocab_size * scored
+    kept = kept_activations(plan, work) + item * plan.shape.hidden_size * scored
+    before = start.with_parts(activations=kept, gradients=table if is_chunked else 0)
+    if not plan.has_kernels:
+        return [before.with_parts(logits=LOGIT_BACKWARD * logits, gradients=table)]
+    # The logits and their gradient, both in the model's precision, and then only that.
+    both, one = before.with_parts(logits=2 * item * logits), before.with_parts(logits=item * logits)
+    return [both, one.with_parts(gradients=table)]
+
+
+def _last_layer(start: Phase, plan: Plan) -> list[Phase]:
+    """The norm after it, its MLP and its attention, all on the way back."""
+    work, item, width = plan.widest_pass, plan.item, plan.shape.hidden_size
+    kept = kept_activations(plan, work)
+    held = _table(plan) if plan.shape.tie_word_embeddings else 0  # until the embedding adds its own
     inside = kept - work.tokens * acts.saved_outside(plan)
     if plan.config.gradient_checkpointing:
         inside += acts.saved_by_layer(plan, work)
     norm = work.tokens * (item * width + acts.backward_of_norm(plan))
     return [
-        start.with_parts(
-            activations=kept + item * width * scored,
-            logits=LOGIT_BACKWARD * logits,
-            gradients=table * (2 if is_chunked else 1),
-        ),
         start.with_parts(activations=kept + norm, gradients=held),
         start.with_parts(
             activations=inside + work.tokens * acts.backward_of_layer(plan), gradients=held
@@ -97,6 +104,23 @@ def _moments(start: Phase, plan: Plan) -> list[Phase]:
             activations=inside + acts.backward_of_attention(plan, work), gradients=held
         ),
     ]
+
+
+def _first_layer(plan: Plan) -> int:
+    """What the way back through it holds, when the gradients of all others are there."""
+    work = plan.widest_pass
+    return acts.saved_by_layer(plan, work) + work.tokens * acts.backward_of_layer(plan)
+
+
+def _table(plan: Plan) -> int:
+    """The gradient of the head's matrix."""
+    return 0 if plan.has_adapters else plan.item * plan.shape.vocab_size * plan.shape.hidden_size
+
+
+def _forward_of_layer(plan: Plan) -> int:
+    if acts.is_fused(plan):
+        return acts.forward_of_fused(plan)
+    return acts.forward_of_layer(plan, has_adapters=False)
 
 
 def _scored(plan: Plan, work: Pass) -> int:
