@@ -22,8 +22,9 @@ from transformers import (
 )
 
 from architectures import GROUPED, WINDOW, built
-from grpo_cl.policy.decoding import GraphDecoder
+from grpo_cl.policy.decoding import FEW, GraphDecoder
 from grpo_cl.policy.lean import LeanStep, is_exact, lean_step
+from grpo_cl.policy.reader import Chunk, SlotReader
 from sampling import finish, is_greedy, request, sampler, some_ids
 
 pytest.importorskip("triton")
@@ -104,6 +105,34 @@ def test_replies_after_a_trunk_are_those_of_the_model() -> None:
     assert all(is_greedy(module, ids, done[name].ids) for name, ids in enumerate(prompts))
 
 
+@pytest.mark.slow
+def test_turns_are_read_and_answered_with_fused_kernels_as_the_model_does() -> None:
+    module = built(llama)
+    assert isinstance(module, PreTrainedModel)
+    engine = sampler(module, slots=3, graphs=True)
+    engine._decoder = GraphDecoder(module, engine._reader, lambda: LeanStep(module))
+    rng = Random(1)
+    spoken = [some_ids(rng, 3, 7) for _ in range(3)]
+    added = spoken
+    for _ in range(2):
+        engine.submit(request(name, ids, max_new_tokens=2) for name, ids in enumerate(added))
+        done = finish(engine, len(spoken))
+        assert all(is_greedy(module, ids, done[name].ids) for name, ids in enumerate(spoken))
+        added = [some_ids(rng, 2, 5) for _ in spoken]
+        pairs = zip(spoken, added, strict=True)
+        spoken = [[*ids, *done[name].ids, *more] for name, (ids, more) in enumerate(pairs)]
+
+
+def test_many_tokens_are_left_to_the_model() -> None:
+    module = built(llama)
+    assert isinstance(module, PreTrainedModel)
+    reader = SlotReader(module, context=2 * FEW, slots=1, device=CPU, piece=FEW)
+    decoder = GraphDecoder(module, reader, lambda: LeanStep(module))
+    assert not decoder.read([Chunk(0, 0, [1] * (FEW + 1))])
+    without = GraphDecoder(module, reader, lambda: None)
+    assert not without.read([Chunk(0, 0, [1])])
+
+
 def plain_look(query_HD: Tensor, keys_JKD: Tensor, values_JKD: Tensor) -> Tensor:
     groups = len(query_HD) // len(keys_JKD)
     keys, values = (one.repeat_interleave(groups, 0) for one in (keys_JKD, values_JKD))
@@ -121,7 +150,7 @@ def test_rows_see_their_own_tokens_and_as_much_of_each_trunk_as_they_use() -> No
     positions_B = torch.tensor([0, 599, 255, 256, 7])
     seen_SB = torch.tensor([[0, 1024, 256, 0, 0], [0, 0, 0, 768, 512]])
     looks = fused.Looks(query_BHD, fused.parts_of(10, 600, (1024, 1024)))
-    looks.at_rows(cache, positions_B, 600)
+    looks.at_rows(cache, (torch.arange(5), positions_B), 600)
     for trunk, seen_B in zip(trunks, seen_SB, strict=True):
         looks.at_trunk(trunk, seen_B)
     found_BHD = looks.joined()
@@ -146,7 +175,7 @@ def test_many_or_short_rows_are_looked_at_as_a_whole(rows: int, length: int, par
     ends_B[:3] = torch.tensor([length, 64, 65])
     assert fused.parts_of(2 * rows, length, ()) == parts
     looks = fused.Looks(query_BHD, parts)
-    looks.at_rows(cache, ends_B - 1, length)
+    looks.at_rows(cache, (torch.arange(rows), ends_B - 1), length)
     for row, found_HD in enumerate(looks.joined()):
         seen = (kind[row, :, : ends_B[row]] for kind in cache)
         torch.testing.assert_close(found_HD, plain_look(query_BHD[row], *seen))

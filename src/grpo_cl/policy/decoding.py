@@ -27,6 +27,8 @@ from grpo_cl.policy.trunks import LEAST
 ROWS = (1, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
 LENGTHS = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144)
 """Sizes that graphs are made for; above the last one, its multiples."""
+FEW = 1024
+"""Tokens up to which several are read with fused kernels, each by itself; above, all together."""
 RESERVED = 1024
 """Tokens that every row has room for at least: a cache that grows is another, with other graphs."""
 
@@ -38,6 +40,10 @@ class EagerDecoder:
 
     def __init__(self, reader: SlotReader) -> None:
         self._reader = reader
+
+    def read(self, chunks: Sequence[Chunk]) -> bool:
+        """Nothing is read here that the reader could not read as well."""
+        return False
 
     def begin(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> Round:
         """The token after each chunk, which has one; each row gives ``steps`` draws."""
@@ -63,13 +69,24 @@ class GraphDecoder:
         self._pool: Any = None
         self._stamp: tuple[object, ...] = ()
 
+    def read(self, chunks: Sequence[Chunk]) -> bool:
+        """Append few tokens to rows with fused kernels; whether that was done."""
+        lean = self._lean()
+        if lean is None or sum(len(chunk.ids) for chunk in chunks) > FEW:
+            return False
+        lean.renew()
+        self._reserve(max(chunk.start + len(chunk.ids) for chunk in chunks))
+        ids_N, span, used = self._reader.line(chunks)
+        lean.read(self._reader.cache, span, ids_N, used)
+        return True
+
     def begin(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> Round:
         """``STEPS`` tokens for each of the rows 0 to B."""
         assert [chunk.row for chunk in chunks] == list(range(len(chunks)))
         rows = min(_fitting(len(chunks), ROWS), self._reader.slots)
         longest = max(chunk.start for chunk in chunks) + 1 + STEPS
         length = min(_fitting(longest, LENGTHS), self._reader.context)
-        self._reader.reserve(min(max(length, RESERVED), self._reader.context))
+        self._reserve(length)
         places = self._reader.rounded([chunk.place for chunk in chunks], LEAST)
         if self._stamp != (stamp := self._current()):
             self._graphs.clear()
@@ -83,6 +100,9 @@ class GraphDecoder:
         graph = self._graphs[size]
         graph.set(chunks, draws)
         return graph.run(len(chunks), longest)
+
+    def _reserve(self, length: int) -> None:
+        self._reader.reserve(min(max(length, RESERVED), self._reader.context))
 
     def _new_pool(self) -> Any:
         is_gpu = next(self._module.parameters()).is_cuda

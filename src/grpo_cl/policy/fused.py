@@ -2,8 +2,9 @@
 
 They are written in Triton, which comes with PyTorch on CUDA; on a CPU they run with Triton's
 interpreter (TRITON_INTERPRET=1). Triton's functions take pointers and strides, so shapes are named
-at the functions that call them: B rows, H query heads, J key heads (each serves G = H/J query
-heads), D width, K tokens of a row, L tokens of a trunk, S parts that are looked at by themselves.
+at the functions that call them: B tokens, each of a row, H query heads, J key heads (each serves
+G = H/J query heads), D width, K tokens of a row, L tokens of a trunk, S parts that are looked at by
+themselves.
 """
 
 import torch
@@ -151,15 +152,20 @@ class Looks:
         self.lse_SBH = query_BHD.new_empty(count, rows, heads, dtype=torch.float32)
         self._filled = 0
 
-    def at_rows(self, cache: tuple[Tensor, Tensor], positions_B: Tensor, length: int) -> None:
-        """Look at the first rows of keys and values (rows, J, K, D), each up to its position."""
+    def at_rows(
+        self, cache: tuple[Tensor, Tensor], where: tuple[Tensor, Tensor], length: int
+    ) -> None:
+        """Look at rows of keys and values (rows, J, K, D).
+
+        ``where`` is each query's row, and its position, up to which it looks.
+        """
         keys, values = cache
         rows, heads, width = self.query_BHD.shape
         key_heads = keys.shape[1]
         group, part = heads // key_heads, part_of(rows * key_heads, length)
         parts = triton.cdiv(length, part)
         _at_rows[(rows, key_heads, parts)](
-            self.query_BHD, keys, values, positions_B, *self._part(parts),
+            self.query_BHD, keys, values, *where, *self._part(parts),
             group, part, keys.stride(0), keys.stride(1), keys.stride(2), width**-0.5,
             WIDTH=width, QUERIES=max(LEAST_QUERIES, triton.next_power_of_2(group)), KEYS=KEYS,
             FIXED=_fixed(part),
@@ -247,7 +253,7 @@ def _look(
 
 @triton.jit
 def _at_rows(
-    query, keys, values, positions, output, lse,
+    query, keys, values, places, positions, output, lse,
     group, length, row_stride, head_stride, token_stride, scale,
     WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FIXED: tl.constexpr,
 ):  # fmt: skip
@@ -255,7 +261,7 @@ def _at_rows(
     rows, key_heads = tl.num_programs(0), tl.num_programs(1)
     one = tl.arange(0, QUERIES)
     seen = (tl.load(positions + row) + 1).to(tl.int32)
-    base = row * row_stride + head * head_stride
+    base = tl.load(places + row) * row_stride + head * head_stride
     skipped = part.to(tl.int64) * rows * key_heads * group
     _look(
         query, keys + base, values + base, output + skipped * WIDTH, lse + skipped,

@@ -26,6 +26,10 @@ WIDTHS = frozenset({16, 32, 64, 128, 256})
 """What a head may be wide."""
 
 
+TRIED = 3
+"""Tokens of a row that are read again to try a step."""
+
+
 class _Pass(NamedTuple):
     """What all layers of a step are given."""
 
@@ -64,6 +68,10 @@ class LeanStep:
 
     def __call__(self, cache: SlotCache, span: Span, tokens_B: Tensor, used: Used | None) -> Tensor:
         """Logits_BV after ``tokens_B``, whose keys and values go where ``span`` says."""
+        return self._head(self.read(cache, span, tokens_B, used))
+
+    def read(self, cache: SlotCache, span: Span, tokens_B: Tensor, used: Used | None) -> Tensor:
+        """Hidden states after tokens, of which a row may have several: each looks for itself."""
         base = self._base
         total_BE: Tensor = base.embed_tokens(tokens_B)
         added_BE: Tensor | None = None
@@ -78,7 +86,7 @@ class LeanStep:
             total_BE, hidden_BE = self._norm(layer.post_attention_layernorm, total_BE, added_BE)
             inner_BF = self._fused.gated(*self._gates[number](hidden_BE))
             added_BE = project(layer.mlp.down_proj, inner_BF)
-        return self._head(self._norm(base.norm, total_BE, added_BE)[1])
+        return self._norm(base.norm, total_BE, added_BE)[1]
 
     def _norm(self, norm: Any, total: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
         return self._fused.add_norm(total, added, norm.weight, norm.variance_epsilon)
@@ -97,7 +105,7 @@ class LeanStep:
             key_BJD.shape[:2].numel(), span.length, tuple(place.length for place in places)
         )
         looks = self._fused.Looks(turned_BHD, count)
-        looks.at_rows(cache, span.positions_N, span.length)
+        looks.at_rows(cache, where, span.length)
         for (trunk, length), seen_B in zip(places, given.seen, strict=True):
             assert given.used is not None
             looks.at_trunk(given.used.cache.row(layer.layer_idx, trunk, length), seen_B)
@@ -126,7 +134,10 @@ def lean_step(causal: PreTrainedModel, device: torch.device) -> LeanStep | None:
 
 
 def is_exact(step: LeanStep, causal: PreTrainedModel, device: torch.device) -> bool:
-    """Whether the step agrees with the model, on a row after a trunk and on one without."""
+    """Whether the step agrees with the model, on a row after a trunk and on one without.
+
+    It reads the last tokens before it by itself.
+    """
     reader = SlotReader(causal, context=2 * PAGE, slots=1, device=device, piece=PAGE)
     vocabulary = causal.config.get_text_config().vocab_size
     *before, last = [number % vocabulary for number in range(2 * PAGE - 1)]
@@ -138,8 +149,11 @@ def is_exact(step: LeanStep, causal: PreTrainedModel, device: torch.device) -> b
             reader.read([chunk])
         ends = [chunk._replace(start=len(chunk.ids), ids=[last]) for chunk in rows]
         expected_BV = reader.read(ends)
-        used = reader.used([chunk.place for chunk in rows])
-        found_BV = step(reader.cache, reader.cache.span, tokens_B, used)
+        span, used = reader.cache.span, reader.used([chunk.place for chunk in rows])
+        again = [one._replace(start=len(one.ids) - TRIED, ids=one.ids[-TRIED:]) for one in rows]
+        line = reader.line(again)
+        step.read(reader.cache, line.span, line.ids_N, line.used)
+        found_BV = step(reader.cache, span, tokens_B, used)
     return are_alike(found_BV, expected_BV)
 
 

@@ -153,7 +153,11 @@ class TransformersSampler(Releasing):
             in_use.add(one.place.trunk)
 
     def _read(self, wave: Sequence[Conversation]) -> None:
-        """Read all but the last token of each, those of similar length together."""
+        """Read all but the last token of each: few at once, of many those of similar length."""
+        if self._decoder.read([one.chunk(one.behind) for one in wave]):
+            for one in wave:
+                one.cached += one.behind
+            return
         while behind := sorted((one for one in wave if one.behind), key=lambda one: -one.behind):
             width = min(behind[0].behind, self._piece)
             alike = [one for one in behind if one.place == behind[0].place]
