@@ -41,6 +41,8 @@ _MARKUP = (
 )
 OPENINGS = 512
 """Openings whose ids are kept: a group begins alike, and every evaluation has the same tasks."""
+CONTINUATIONS = 4096
+"""What came between two replies and is kept too: episodes of a group ask tools for the same."""
 _CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
 _LOG = logging.getLogger(__name__)
 
@@ -76,7 +78,8 @@ class Chat:
         self._is_thinking = self._template.prompt.rstrip().endswith(THOUGHT)
         self.stop_ids: tuple[int, ...] = self._stops()
         """Any of these ends a reply and belongs to it."""
-        self._opening_ids = lru_cache(maxsize=OPENINGS)(self._encode_opening)
+        self._opening_ids = lru_cache(maxsize=OPENINGS)(self._encode)
+        self._later_ids = lru_cache(maxsize=CONTINUATIONS)(self._encode)
         self._tools = self._listed(())
 
     def opening(self, scene: Scene, messages: Sequence[Message]) -> list[int]:
@@ -93,7 +96,7 @@ class Chat:
             except ConfigError as error:
                 reason = error
                 continue  # another arrangement may please the template
-            return list(self._opening_ids(text))
+            return list(self._opening_ids(text, ""))
         assert reason is not None
         raise reason
 
@@ -109,7 +112,7 @@ class Chat:
         end = self._template.end
         if ended and rest.lstrip().startswith(end):
             rest = rest.lstrip().removeprefix(end)
-        return self._controls.encode(rest, after=end)
+        return list(self._later_ids(rest, end))
 
     def reply(self, message: Message) -> list[int]:
         """An assistant's message as the policy should have written it, end included."""
@@ -146,8 +149,8 @@ class Chat:
             return _Tools(tools, guarded, "")
         return _Tools(tools, None, self.dialect.describe(guarded))
 
-    def _encode_opening(self, text: str) -> "array[int]":
-        return array("q", self._controls.encode(text, after=""))
+    def _encode(self, text: str, after: str) -> "array[int]":
+        return array("q", self._controls.encode(text, after=after))
 
     def _parse(self, text: str) -> Parsed:
         return self.dialect.read(spoken(text, thinking=self._is_thinking))
