@@ -32,6 +32,7 @@ from grpo_cl.rewards import RewardOracle
 from grpo_cl.rollout import run_episodes
 from grpo_cl.tasks import TaskDataLoader
 from grpo_cl.trainer.rollouts import collect, credit
+from grpo_cl.trainer.settling import settle
 from grpo_cl.types import Reward, Task, Termination, Trajectory, TrajectoryGroup
 
 DOMAIN = "telecom"
@@ -40,6 +41,7 @@ DOMAIN = "telecom"
 def ours(work: Work, report: Report, *, engine: str = "transformers") -> None:
     """Steps of a run, one after another."""
     step = Step(work, engine)
+    settle()
     for number in range(work.steps):
         report(step.take(number))
 

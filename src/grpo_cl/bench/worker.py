@@ -13,6 +13,7 @@ from grpo_cl.bench.folder import CampaignDir, Outcome
 from grpo_cl.bench.plan import Job
 from grpo_cl.rundir import RunDir
 from grpo_cl.trainer import GRPOTrainer
+from grpo_cl.trainer.settling import settle
 
 PRELOADED = ["grpo_cl.bench.worker", "grpo_cl.policy.runtime"]
 """Modules that take seconds to import; the processes of a campaign share that."""
@@ -25,6 +26,7 @@ def work(job: Job, trunk: Path | None, root: Path) -> None:
     campaign that was killed and started again never has two processes in one run directory.
     """
     _end_with_parent()
+    settle()
     folder = CampaignDir(root)
     log = folder.log(job).open("a")
     fcntl.flock(log, fcntl.LOCK_EX)

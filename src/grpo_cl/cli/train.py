@@ -16,6 +16,7 @@ from grpo_cl.rundir import RunDir
 from grpo_cl.tasks import TaskDataLoader
 from grpo_cl.trainer import GRPOTrainer
 from grpo_cl.trainer.hosted import HostedEvaluation
+from grpo_cl.trainer.settling import settle
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -25,7 +26,9 @@ def train(arguments: argparse.Namespace) -> int:
 
 def run(config: GRPOConfig) -> int:
     """Train, report, and show the R-matrix."""
-    summary = GRPOTrainer(config).train()
+    trainer = GRPOTrainer(config)
+    settle()
+    summary = trainer.train()
     if int(os.environ.get("RANK", "0")) == 0:
         root = Path(summary["run"])
         print(show_matrix(RMatrix.load(RunDir(root).r_matrix)))
