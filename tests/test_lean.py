@@ -25,6 +25,7 @@ from architectures import GROUPED, WINDOW, built
 from grpo_cl.policy.decoding import FEW, GraphDecoder
 from grpo_cl.policy.lean import LeanStep, is_exact, lean_step
 from grpo_cl.policy.reader import Chunk, SlotReader
+from grpo_cl.policy.trunks import LEAST
 from sampling import finish, is_greedy, request, sampler, some_ids
 
 pytest.importorskip("triton")
@@ -98,8 +99,8 @@ def test_replies_after_a_trunk_are_those_of_the_model() -> None:
     engine = sampler(module, slots=3, context=CONTEXT, graphs=True)
     engine._decoder = GraphDecoder(module, engine._reader, lambda: LeanStep(module))
     rng = Random(0)
-    opening = some_ids(rng, 1100, 1100)
-    prompts = [opening + some_ids(rng, 40, 60), opening + some_ids(rng, 9, 9), some_ids(rng, 9, 9)]
+    opening = some_ids(rng, LEAST, LEAST)
+    prompts = [opening + some_ids(rng, 9, 9), opening + some_ids(rng, 4, 4), some_ids(rng, 9, 9)]
     engine.submit(request(name, ids, max_new_tokens=4) for name, ids in enumerate(prompts))
     done = finish(engine, len(prompts))
     assert all(is_greedy(module, ids, done[name].ids) for name, ids in enumerate(prompts))

@@ -21,14 +21,17 @@ from grpo_cl.policy.draws import Draw, draw
 from grpo_cl.policy.graphs import STEPS, Graph, Round, Size
 from grpo_cl.policy.lean import LeanStep, lean_step
 from grpo_cl.policy.reader import Chunk, SlotReader
+from grpo_cl.policy.reading import Reading, ReadingSize, tokens_of
 from grpo_cl.policy.scoring import causal_model
-from grpo_cl.policy.trunks import LEAST
+from grpo_cl.policy.trunks import LEAST, Place
 
 ROWS = (1, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
 LENGTHS = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144)
 """Sizes that graphs are made for; above the last one, its multiples."""
+TOKENS = (32, 128, 512)
+"""Tokens that a graph reads at once."""
 FEW = 1024
-"""Tokens up to which several are read with fused kernels, each by itself; above, all together."""
+"""Tokens that are read so at most: of more, looking for each by itself is no longer cheap."""
 RESERVED = 1024
 """Tokens that every row has room for at least: a cache that grows is another, with other graphs."""
 
@@ -66,18 +69,22 @@ class GraphDecoder:
         self._reader = reader
         self._lean = cache(lean)
         self._graphs: dict[Size, Graph] = {}
+        self._readings: dict[ReadingSize, Reading] = {}
         self._pool: Any = None
         self._stamp: tuple[object, ...] = ()
 
     def read(self, chunks: Sequence[Chunk]) -> bool:
         """Append few tokens to rows with fused kernels; whether that was done."""
-        lean = self._lean()
-        if lean is None or sum(len(chunk.ids) for chunk in chunks) > FEW:
+        lean, tokens = self._lean(), tokens_of(chunks)
+        if lean is None or len(tokens) > FEW:
             return False
-        lean.renew()
-        self._reserve(max(chunk.start + len(chunk.ids) for chunk in chunks))
-        ids_N, span, used = self._reader.line(chunks)
-        lean.read(self._reader.cache, span, ids_N, used)
+        length, places = self._prepared(max(token.position for token in tokens) + 1, chunks)
+        for start in range(0, len(tokens), TOKENS[-1]):
+            piece = tokens[start : start + TOKENS[-1]]
+            size = ReadingSize(_fitting(len(piece), TOKENS), length, places)
+            if size not in self._readings:
+                self._readings[size] = Reading(self._reader, lean, size, self._pool)
+            self._readings[size].run(piece)
         return True
 
     def begin(self, chunks: Sequence[Chunk], draws: Sequence[Sequence[Draw]]) -> Round:
@@ -85,24 +92,27 @@ class GraphDecoder:
         assert [chunk.row for chunk in chunks] == list(range(len(chunks)))
         rows = min(_fitting(len(chunks), ROWS), self._reader.slots)
         longest = max(chunk.start for chunk in chunks) + 1 + STEPS
-        length = min(_fitting(longest, LENGTHS), self._reader.context)
-        self._reserve(length)
-        places = self._reader.rounded([chunk.place for chunk in chunks], LEAST)
-        if self._stamp != (stamp := self._current()):
-            self._graphs.clear()
-            self._pool = self._new_pool()  # the old one went with the last graph that used it
-            self._stamp = stamp
+        length, places = self._prepared(longest, chunks)
         size = Size(rows, length, places, is_cut=any(row[0].top_p < 1 for row in draws))
         if size not in self._graphs:
             self._graphs[size] = Graph(self._reader, self._lean(), size, self._pool)
-        if (lean := self._lean()) is not None:
-            lean.renew()
         graph = self._graphs[size]
         graph.set(chunks, draws)
         return graph.run(len(chunks), longest)
 
-    def _reserve(self, length: int) -> None:
+    def _prepared(self, longest: int, chunks: Sequence[Chunk]) -> tuple[int, tuple[Place, ...]]:
+        """A length and trunks that graphs are made for, with all that they take for granted."""
+        length = min(_fitting(longest, LENGTHS), self._reader.context)
         self._reader.reserve(min(max(length, RESERVED), self._reader.context))
+        places = self._reader.rounded([chunk.place for chunk in chunks], LEAST)
+        if self._stamp != (stamp := self._current()):
+            self._graphs.clear()
+            self._readings.clear()
+            self._pool = self._new_pool()  # the old one went with the last graph that used it
+            self._stamp = stamp
+        if (lean := self._lean()) is not None:
+            lean.renew()
+        return length, places
 
     def _new_pool(self) -> Any:
         is_gpu = next(self._module.parameters()).is_cuda

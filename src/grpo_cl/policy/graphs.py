@@ -111,7 +111,8 @@ class Graph:
         self._inputs = _Inputs.make(self._size.rows, device)
         self._pairs_SB2 = torch.zeros(STEPS, size.rows, 2, dtype=torch.double, device=device)
         self._draws: Any = import_module("grpo_cl.policy.fused_draws") if lean is not None else None
-        self._replay = self._captured(pool) if device.type == "cuda" else self._step
+        self._inputs.rows_B.fill_(reader.slots)
+        self._replay = captured(self._step, device, pool)
 
     @property
     def length(self) -> int:
@@ -159,20 +160,6 @@ class Graph:
         self._inputs.numbers_SB1.copy_(torch.tensor(numbers, dtype=torch.double))
         self._inputs.step_1.zero_()
 
-    def _captured(self, pool: Any) -> Callable[[], None]:
-        """A graph of one step; lazy initialisation happens before, on another stream."""
-        self._inputs.rows_B.fill_(self._reader.slots)
-        stream = _trial_stream(self._inputs.rows_B.device)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                self._step()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            self._step()
-        return graph.replay
-
     def _step(self) -> None:
         given = self._inputs
         span = Span(
@@ -206,6 +193,23 @@ class Graph:
             return self._draws.draw_rows(logits_BV, numbers_B1, given.temperatures_B1)
         top_ps_B1 = given.top_ps_B1 if self._size.is_cut else None
         return draw_rows(logits_BV, numbers_B1, given.temperatures_B1, top_ps_B1)
+
+
+def captured(step: Callable[[], None], device: torch.device, pool: Any) -> Callable[[], None]:
+    """A CUDA graph of a step, which is run for it; on a CPU the step itself."""
+    if device.type != "cuda":
+        return step
+    # Lazy initialisation happens before, on another stream.
+    stream = _trial_stream(device)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        step()
+    return graph.replay
 
 
 @cache

@@ -2,7 +2,8 @@
 
 A module's own step is more than forty kernels a layer, most of them of a few numbers per row. This
 one has the module's linear layers, whatever adapters they have, and does the rest with ``fused``.
-Shapes: B rows, E hidden size, F inner size, H query heads, J key heads, D width, V vocabulary.
+Shapes: B rows, or tokens of them, E hidden size, F inner size, H query heads, J key heads, D width,
+V vocabulary, T tokens of a row.
 """
 
 from collections.abc import Sequence
@@ -149,11 +150,16 @@ def is_exact(step: LeanStep, causal: PreTrainedModel, device: torch.device) -> b
             reader.read([chunk])
         ends = [chunk._replace(start=len(chunk.ids), ids=[last]) for chunk in rows]
         expected_BV = reader.read(ends)
-        span, used = reader.cache.span, reader.used([chunk.place for chunk in rows])
-        again = [one._replace(start=len(one.ids) - TRIED, ids=one.ids[-TRIED:]) for one in rows]
-        line = reader.line(again)
-        step.read(reader.cache, line.span, line.ids_N, line.used)
-        found_BV = step(reader.cache, span, tokens_B, used)
+        span, places = reader.cache.span, [chunk.place for chunk in rows]
+        back_T = torch.arange(TRIED, 0, -1, device=device)
+        several = span._replace(
+            rows_N=span.rows_N.repeat_interleave(TRIED),
+            positions_N=(span.positions_N[:, None] - back_T).flatten(),
+        )
+        ids_N = torch.tensor([chunk.ids[-TRIED:] for chunk in rows], device=device).flatten()
+        seen = reader.used([place for place in places for _ in range(TRIED)])
+        step.read(reader.cache, several, ids_N, seen)
+        found_BV = step(reader.cache, span, tokens_B, reader.used(places))
     return are_alike(found_BV, expected_BV)
 
 

@@ -34,15 +34,6 @@ class Chunk(NamedTuple):
     """What comes before the row's first token."""
 
 
-class Line(NamedTuple):
-    """The tokens of chunks one after another, without padding."""
-
-    ids_N: Tensor
-    span: Span
-    used: Used | None
-    """What each token sees of trunks."""
-
-
 class SlotReader:
     """Runs a causal language model over rows of a cache."""
 
@@ -100,23 +91,6 @@ class SlotReader:
             return None
         columns_B2 = self._tensor(places)
         return Used(self.trunks, seen, columns_B2[:, 0], columns_B2[:, 1])
-
-    def line(self, chunks: Sequence[Chunk]) -> Line:
-        """The chunks in a line, for which there is room in their rows."""
-        pairs = [(chunk, number) for chunk in chunks for number in range(len(chunk.ids))]
-        places = [chunk.place for chunk, _ in pairs]
-        ids_N, rows_N, positions_N, trunks_N, lengths_N = self._tensor(  # one transfer
-            [
-                [chunk.ids[number] for chunk, number in pairs],
-                [chunk.row for chunk, _ in pairs],
-                [chunk.start + number for chunk, number in pairs],
-                *zip(*places, strict=True),
-            ]
-        )
-        length = max(chunk.start + len(chunk.ids) for chunk in chunks)
-        span = Span(rows_N, rows_N, positions_N, None, self.slots + 1, length)
-        seen = self.rounded(places, PAGE)
-        return Line(ids_N, span, Used(self.trunks, seen, trunks_N, lengths_N) if seen else None)
 
     def rounded(self, places: Sequence[Place], step: int) -> tuple[Place, ...]:
         """The trunks among the rows' places and, in steps, how far any row sees of each.
