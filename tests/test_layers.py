@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from architectures import built
 from grpo_cl.policy.kernels import ONE_BY_ONE, Seen
-from grpo_cl.policy.layers import FusedLayers, can_be_fused
+from grpo_cl.policy.layers import FusedLayers, can_be_fused, unfuse
 from grpo_cl.policy.packing import pack
 from grpo_cl.policy.scoring import Rows, Scorer
 from grpo_cl.policy.siblings import families
@@ -117,9 +117,10 @@ def test_a_token_that_cannot_be_drawn_does_not_spoil_the_others() -> None:
     assert spread.isfinite().all()
 
 
-def read(module: PreTrainedModel, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
+def read(
+    scorer: Scorer, module: PreTrainedModel, dtype: torch.dtype
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Log-probs over a packed row, and the gradients of a sum of them."""
-    scorer = Scorer(module)
     longest = max(map(len, SEQUENCES))
     ids_BT = torch.tensor([[*one, *[0] * (longest - len(one))] for one in SEQUENCES])
     attention_BT = (torch.arange(longest) < torch.tensor([*map(len, SEQUENCES)])[:, None]).long()
@@ -142,32 +143,32 @@ def test_fused_layers_score_and_learn_as_the_models_own(
 ) -> None:
     module = built(builder)
     assert isinstance(module, PreTrainedModel)
-    expected, wanted = read(module, torch.float32)
+    expected, wanted = read(Scorer(module), module, torch.float32)
     if is_checkpointed:
         module.gradient_checkpointing_enable()
         module.train()
-    layers = FusedLayers(module)
-    assert layers.are_exact()
-    found, learned = read(module, torch.float32)
+    scorer = Scorer(module)
+    assert FusedLayers(module).are_exact()
+    found, learned = read(scorer, module, torch.float32)
     assert torch.allclose(found, expected, atol=1e-4)
     assert learned.keys() == wanted.keys()
     for name, grad in learned.items():
         assert torch.allclose(grad, wanted[name], atol=1e-3, rtol=1e-3), name
-    layers.undo()
-    assert torch.equal(read(module, torch.float32)[0], expected)
+    unfuse(module)
+    assert torch.equal(read(scorer, module, torch.float32)[0], expected)
 
 
 def test_in_bfloat16_fused_layers_are_as_near_to_float32_as_the_models_own() -> None:
     module = built(llama)
     assert isinstance(module, PreTrainedModel)
-    _, wanted = read(module, torch.float32)
+    _, wanted = read(Scorer(module), module, torch.float32)
+    scorer = Scorer(module.bfloat16())
 
     def error() -> float:
-        _, learned = read(module, torch.bfloat16)
+        _, learned = read(scorer, module, torch.bfloat16)
         parts = [(learned[name].float() - one).norm() / one.norm() for name, one in wanted.items()]
         return torch.stack(parts).mean().item()
 
-    module.bfloat16()
     plain = error()
     FusedLayers(module)
     assert 0 < error() < 2 * plain  # the interpreter cuts numbers off where a GPU rounds them
@@ -186,14 +187,23 @@ def test_layers_that_do_more_than_the_shape_says_are_noticed(dtype: torch.dtype)
 def test_a_copy_of_a_fused_model_reads_with_its_own_weights() -> None:
     module = built(llama)
     assert isinstance(module, PreTrainedModel)
+    expected, _ = read(Scorer(module), module, torch.float32)
     FusedLayers(module)
-    expected, _ = read(module, torch.float32)
     other = copy.deepcopy(module)
-    FusedLayers(other)
     with torch.no_grad():
         for weight in module.parameters():
             weight.zero_()
-    assert torch.equal(read(other, torch.float32)[0], expected)
+    scorer = Scorer(other)
+    FusedLayers(other)
+    assert torch.allclose(read(scorer, other, torch.float32)[0], expected, atol=1e-4)
+
+
+def test_whether_a_copy_can_be_packed_is_tried_with_its_own_layers() -> None:
+    module: Any = built(llama)
+    Scorer(module)
+    FusedLayers(module)
+    module.base_model.layers[1].mlp.act_fn = torch.nn.GELU()  # which fused layers do not know
+    assert Scorer(copy.deepcopy(module))._can_pack
 
 
 def test_only_models_of_the_shape_are_fused() -> None:

@@ -35,11 +35,12 @@ class FusedLayers:
     """The layers of a model, whose packed rows are read with fused kernels from now on."""
 
     def __init__(self, causal: PreTrainedModel) -> None:
+        unfuse(causal)
         self._base: Any = causal.base_model
-        self._layers: list[nn.Module] = list(self._base.layers)
-        for layer in self._layers:
-            if not isinstance(layer.forward, _Forward):  # a copy of a model has it already
-                layer.forward = _Forward(layer)
+        self._passes: list[_Forward] = []
+        for layer in self._base.layers:
+            layer.forward = _Forward(layer)
+            self._passes.append(layer.forward)
 
     @torch.no_grad()
     def are_exact(self) -> bool:
@@ -59,17 +60,17 @@ class FusedLayers:
             "position_embeddings": self._base.rotary_emb(hidden_1NE, layout.positions_1N),
             "layout": layout,
         }
-        passes = [layer.forward for layer in self._layers]
         return all(
-            isinstance(one, _Forward)
-            and are_alike(one(hidden_1NE, **options), one.own(hidden_1NE, **options))
-            for one in passes
+            are_alike(one(hidden_1NE, **options), one.own(hidden_1NE, **options))
+            for one in self._passes
         )
 
-    def undo(self) -> None:
-        """Let the layers read all rows their own way again."""
-        for layer in self._layers:
-            del layer.forward
+
+def unfuse(causal: nn.Module) -> None:
+    """Let the layers read all rows their own way; those of a copy are fused as the first one's."""
+    for module in causal.modules():
+        if isinstance(module.forward, _Forward):
+            del module.forward
 
 
 class _Forward:

@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy import attention
-from grpo_cl.policy.layers import FusedLayers, can_be_fused
+from grpo_cl.policy.layers import FusedLayers, can_be_fused, unfuse
 from grpo_cl.policy.packing import Layout, pack
 from grpo_cl.policy.siblings import Family
 
@@ -62,6 +62,7 @@ class Scorer:
         if self._causal.config._attn_implementation == "sdpa":
             attention.register()
             self._causal.config._attn_implementation = attention.NAME
+        unfuse(self._causal)
         self._is_split = True
         self._is_split = self._head_is_exact()
         self._can_pack = True
@@ -152,9 +153,8 @@ class Scorer:
 
     def _fuse(self) -> None:
         """Read packed rows with fused kernels, if that gives what the layers give."""
-        layers = FusedLayers(self._causal)
-        if not layers.are_exact():
-            layers.undo()
+        if not FusedLayers(self._causal).are_exact():
+            unfuse(self._causal)
 
     @torch.no_grad()
     def _packing_is_exact(self) -> bool:
