@@ -11,11 +11,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from grpo_cl.policy.layers import FusedLayers
 from grpo_cl.policy.learner import Learner
 from grpo_cl.policy.model import PolicyModel
 from grpo_cl.policy.optimizer import LearnerState
 from grpo_cl.policy.ranks import Ranks
 from grpo_cl.policy.reference import whole
+from grpo_cl.policy.scoring import causal_model
 from grpo_cl.policy.sharding import gathered
 from grpo_cl.policy.supervised import supervised_update
 from tiny_learners import random_batch, random_traces, settings, tiny_policy
@@ -33,7 +35,10 @@ CASES: dict[str, dict[str, Any]] = {
     "sharded_tied": {},
     "sharded_bfloat16": {"model_dtype": "bfloat16"},
     "sharded_lora": {"lora": {"r": 4}},
+    "sharded_fused": {},
+    "sharded_fused_lora": {"lora": {"r": 4}},
 }
+"""What is fused is so on two ranks, in Triton's interpreter, and not on one."""
 
 
 def penalty(policy: PolicyModel) -> Tensor:
@@ -47,6 +52,8 @@ def penalty(policy: PolicyModel) -> Tensor:
 def make_learner(case: str, ranks: Ranks) -> Learner:
     config = settings(**{**PLAIN, **CASES[case]})
     policy = tiny_policy(config, tied="tied" in case)
+    if "fused" in case and ranks.world_size > 1:
+        assert FusedLayers(causal_model(policy.module)).are_exact()
     return Learner(policy, config, ranks, shard="sharded" in case)
 
 
