@@ -1,8 +1,8 @@
 """Layers of Llama's shape, read over a packed row with few and fused kernels.
 
-A layer's own pass goes over its hidden states more than thirty times forward and twice as often
-back, between the matrix products. Shapes: N tokens of the row, E hidden size, H query heads, J key
-heads, D width.
+Between its matrix products a layer's own pass goes over its hidden states again and again, a kernel
+for every operation of a norm, a rotation, a gate. Shapes: N tokens of the row, E hidden size, F
+inner size, H query heads, J key heads, D width.
 """
 
 from importlib import import_module
