@@ -6,7 +6,6 @@ inner size, H query heads, J key heads, D width.
 """
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from grpo_cl.policy.branches import attend_branches
 from grpo_cl.policy.kernels import States
 from grpo_cl.policy.packing import Layout, pack
 from grpo_cl.policy.siblings import Family
+from grpo_cl.policy.triton_here import has_triton
 
 SHAPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Types of models that are layers of norm, attention, norm and gated projections, and no more."""
@@ -28,7 +28,7 @@ def can_be_fused(causal: PreTrainedModel) -> bool:
     """Whether the model's layers are of the shape, and Triton is there to compute them."""
     settings = causal.config.get_text_config().to_dict()
     is_known = settings["model_type"] in SHAPES and settings["hidden_act"] == "silu"
-    return is_known and find_spec("triton") is not None
+    return is_known and has_triton()
 
 
 class FusedLayers:

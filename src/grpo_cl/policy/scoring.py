@@ -8,7 +8,6 @@ positions (prompts, tool results, padding) carry no loss.
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -22,6 +21,7 @@ from grpo_cl.policy import attention
 from grpo_cl.policy.layers import FusedLayers, can_be_fused, unfuse
 from grpo_cl.policy.packing import Layout, pack
 from grpo_cl.policy.siblings import Family
+from grpo_cl.policy.triton_here import has_triton
 
 MAX_LOGITS = 2**26
 """Logits held at once: 256 MB in float32."""
@@ -231,7 +231,7 @@ def scored_positions(attention_BT: Tensor, mask_BT: Tensor | None) -> Tensor:
 
 
 def _score_rows(raw_NV: Tensor, targets_N: Tensor, *, temperature: float) -> tuple[Tensor, Tensor]:
-    if raw_NV.is_cuda and find_spec("triton") is not None:
+    if raw_NV.is_cuda and has_triton():
         kernels: Any = import_module("grpo_cl.policy.fused_scores")
         return kernels.scored(raw_NV, targets_N, temperature)
     logits_NV = raw_NV.float() / temperature

@@ -1,0 +1,42 @@
+"""Whether kernels in Triton can be used on this machine."""
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from subprocess import CalledProcessError
+from typing import Any
+
+import torch
+
+_LOG = logging.getLogger(__name__)
+
+
+@cache
+def has_triton() -> bool:
+    """Whether Triton is installed and, where there is a GPU, runs a kernel on it."""
+    if find_spec("triton") is None:
+        return False
+    return not torch.cuda.is_available() or works(_trial)
+
+
+def works(trial: Callable[[], object]) -> bool:
+    """Whether Triton does what it is asked; if not, why is logged, and others do its work."""
+    try:
+        trial()
+    except (RuntimeError, OSError, ImportError, CalledProcessError) as error:
+        _LOG.warning(
+            "Triton does not work here, so nothing is fused and steps take longer (%s). It needs a "
+            "C compiler (gcc, clang or $CC) and Python's headers.",
+            error,
+        )
+        return False
+    return True
+
+
+def _trial() -> None:
+    kernels: Any = import_module("grpo_cl.policy.fused")
+    given = torch.ones(1, 16, device="cuda")
+    kernels.gated(given, given)
+    torch.cuda.synchronize()
