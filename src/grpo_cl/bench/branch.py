@@ -1,7 +1,6 @@
 """A run that goes on from the first stage of another, as if it had trained that stage itself."""
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,15 @@ from grpo_cl.algorithms import SequentialCL, TrainerView
 from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import CheckpointError
 from grpo_cl.metrics.rmatrix import BASE, RMatrix
-from grpo_cl.rundir import SERIES, CheckpointFiles, RunDir, read_json, resume_point, write_json
+from grpo_cl.rundir import (
+    SERIES,
+    CheckpointFiles,
+    RunDir,
+    link_file,
+    read_json,
+    resume_point,
+    write_json,
+)
 from grpo_cl.trainer import GRPOTrainer
 
 UNFINISHED = ".branch-"
@@ -103,17 +110,9 @@ def _reordered(journal: bytes, order: Sequence[str]) -> bytes:
 
 def _save(run: RunDir, files: CheckpointFiles, state: dict[str, Any], config: GRPOConfig) -> None:
     def fill(target: CheckpointFiles) -> None:
-        shutil.copytree(files.policy_dir, target.policy_dir, copy_function=_share)
+        shutil.copytree(files.policy_dir, target.policy_dir, copy_function=link_file)
         target.algorithm_dir.mkdir()
         target.write_config(config)
         write_json(target.state, state)
 
     run.save_step(state["global_step"], fill, keep=config.logging.keep_checkpoints)
-
-
-def _share(source: str, target: str) -> None:
-    """One file under two names, on file systems that can: checkpoints are never written into."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

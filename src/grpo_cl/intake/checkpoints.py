@@ -1,11 +1,10 @@
 """The model that a stage left, wherever below its folder an engine puts it."""
 
-import os
 import re
-import shutil
 from pathlib import Path
 
 from grpo_cl.errors import ConfigError
+from grpo_cl.rundir import link_file
 
 _KINDS = {"config.json": "*.safetensors", "adapter_config.json": "adapter_model.safetensors"}
 """A file that describes a model or an adapter, and the weights it stands beside."""
@@ -49,11 +48,4 @@ class SavedModel:
         folder.mkdir(parents=True, exist_ok=True)
         for file in sorted(self.folder.iterdir()):
             if file.is_file():
-                _link(file.resolve(), folder / file.name)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or one that has no links
-        shutil.copy2(source, target)
+                link_file(file.resolve(), folder / file.name)

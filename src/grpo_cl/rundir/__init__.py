@@ -1,7 +1,7 @@
 """Where a run keeps its files, and how they get there whole."""
 
 from grpo_cl.rundir.encoding import encode
-from grpo_cl.rundir.files import read_json, write_file, write_json
+from grpo_cl.rundir.files import link_file, read_json, write_file, write_json
 from grpo_cl.rundir.journal import Journal, read_journal
 from grpo_cl.rundir.layout import SERIES, CheckpointFiles, RunDir, file_name
 from grpo_cl.rundir.redaction import redact, redact_command
@@ -26,6 +26,7 @@ __all__ = [
     "encode",
     "file_name",
     "latest_checkpoint",
+    "link_file",
     "read_journal",
     "read_json",
     "redact",
