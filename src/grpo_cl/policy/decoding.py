@@ -21,7 +21,7 @@ from grpo_cl.policy.draws import Draw, draw
 from grpo_cl.policy.graphs import STEPS, Graph, Round, Size
 from grpo_cl.policy.lean import LeanStep, lean_step
 from grpo_cl.policy.reader import Chunk, SlotReader
-from grpo_cl.policy.reading import Reading, ReadingSize, tokens_of
+from grpo_cl.policy.reading import Reading, ReadingSize, columns_of
 from grpo_cl.policy.scoring import causal_model
 from grpo_cl.policy.trunks import LEAST, Place
 
@@ -75,13 +75,15 @@ class GraphDecoder:
 
     def read(self, chunks: Sequence[Chunk]) -> bool:
         """Append few tokens to rows with fused kernels; whether that was done."""
-        lean, tokens = self._lean(), tokens_of(chunks)
-        if lean is None or len(tokens) > FEW:
+        lean, count = self._lean(), sum(len(chunk.ids) for chunk in chunks)
+        if lean is None or count > FEW:
             return False
-        length, places = self._prepared(max(token.position for token in tokens) + 1, chunks)
-        for start in range(0, len(tokens), TOKENS[-1]):
-            piece = tokens[start : start + TOKENS[-1]]
-            size = ReadingSize(_fitting(len(piece), TOKENS), length, places)
+        longest = max(chunk.start + len(chunk.ids) for chunk in chunks)
+        length, places = self._prepared(longest, chunks)
+        columns = columns_of(chunks)
+        for start in range(0, count, TOKENS[-1]):
+            piece = [column[start : start + TOKENS[-1]] for column in columns]
+            size = ReadingSize(_fitting(len(piece[0]), TOKENS), length, places)
             if size not in self._readings:
                 self._readings[size] = Reading(self._reader, lean, size, self._pool)
             self._readings[size].run(piece)

@@ -15,30 +15,18 @@ from grpo_cl.policy.graphs import captured
 from grpo_cl.policy.lean import LeanStep
 from grpo_cl.policy.reader import Chunk, SlotReader
 from grpo_cl.policy.slots import Span
-from grpo_cl.policy.trunks import NOWHERE, Place, Used
+from grpo_cl.policy.trunks import Place, Used
 
 
-class Token(NamedTuple):
-    """One token to be read, and where."""
-
-    id: int
-    row: int
-    position: int
-    place: Place = NOWHERE
-
-    @property
-    def column(self) -> tuple[int, ...]:
-        """All of it as numbers."""
-        return (self.id, self.row, self.position, *self.place)
-
-
-def tokens_of(chunks: Sequence[Chunk]) -> list[Token]:
-    """The tokens of the chunks, one after another."""
-    return [
-        Token(token, chunk.row, chunk.start + number, chunk.place)
-        for chunk in chunks
-        for number, token in enumerate(chunk.ids)
-    ]
+def columns_of(chunks: Sequence[Chunk]) -> list[list[int]]:
+    """Ids, rows, positions, trunks and lengths of the chunks' tokens, one after another."""
+    columns: list[list[int]] = [[] for _ in range(5)]
+    for row, start, ids, place in chunks:
+        rows, trunks, lengths = ([value] * len(ids) for value in (row, *place))
+        added = ids, rows, range(start, start + len(ids)), trunks, lengths
+        for column, more in zip(columns, added, strict=True):
+            column += more
+    return columns
 
 
 class ReadingSize(NamedTuple):
@@ -57,16 +45,15 @@ class Reading:
         self._reader = reader
         self._lean = lean
         self._size = size
-        self._nothing = Token(0, reader.slots, 0)  # goes to the row of nobody's
-        columns_N5 = torch.tensor([self._nothing.column] * size.tokens, device=reader.device)
-        self._columns_5N = columns_N5.t().contiguous()
+        nothing = columns_of([Chunk(reader.slots, 0, [0])])  # goes to the row of nobody's
+        self._padding = [column * size.tokens for column in nothing]
+        self._columns_5N = torch.tensor(self._padding, device=reader.device)
         self._replay = captured(self._step, reader.device, pool)
 
-    def run(self, tokens: Sequence[Token]) -> None:
-        """Append the tokens; of a row in order."""
-        columns = [token.column for token in tokens]
-        columns += [self._nothing.column] * (self._size.tokens - len(columns))
-        self._columns_5N.copy_(torch.tensor(list(zip(*columns, strict=True))))
+    def run(self, columns: Sequence[Sequence[int]]) -> None:
+        """Append the tokens of ``columns_of`` chunks."""
+        pairs = zip(columns, self._padding, strict=True)
+        self._columns_5N.copy_(torch.tensor([[*one, *rest[len(one) :]] for one, rest in pairs]))
         self._replay()
 
     def _step(self) -> None:
