@@ -103,8 +103,7 @@ def is_plain(plan: Plan) -> bool:
 
 def is_fused(plan: Plan) -> bool:
     """Whether layers read packed rows with fused kernels, which keep what they read and no more."""
-    shape = plan.shape
-    return plan.has_kernels and shape.family.is_lean and shape.can_be_packed
+    return plan.has_kernels and plan.shape.can_be_fused
 
 
 def _norm(plan: Plan, width: int, count: int) -> int:

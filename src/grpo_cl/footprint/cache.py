@@ -38,7 +38,7 @@ def kept_bytes(plan: Plan) -> int:
 def joined_bytes(plan: Plan) -> int:
     """Copies of matrices that read the same, which a small model decodes with."""
     shape = plan.shape
-    is_lean = has_graphs(plan) and shape.family.is_lean and shape.can_be_packed
+    is_lean = has_graphs(plan) and shape.can_be_fused
     is_small = plan.item * shape.parameters <= JOINED_MODEL
     if not is_lean or not is_small or plan.has_adapters:
         return 0

@@ -28,7 +28,7 @@ class Family(NamedTuple):
     is_tied: bool = False
     """Whether the head is the embedding where the config says nothing."""
     is_lean: bool = True
-    """Whether a GPU decodes it, and reads its packed rows, with fused kernels."""
+    """Whether there are fused kernels for its layers."""
 
 
 FAMILIES = {
@@ -78,6 +78,11 @@ class Shape(Record):
     def can_be_packed(self) -> bool:
         """Whether sequences are read in one row; layers that look at a window forbid it."""
         return self.sliding_window is None or not self.use_sliding_window
+
+    @property
+    def can_be_fused(self) -> bool:
+        """Whether a GPU decodes it, and reads its packed rows, with fused kernels."""
+        return self.family.is_lean and self.can_be_packed
 
     @property
     def family(self) -> Family:
