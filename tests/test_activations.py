@@ -18,7 +18,7 @@ from grpo_cl.policy.layers import SHAPES, FusedLayers
 from grpo_cl.policy.optimizer import Optimizer
 from grpo_cl.policy.packing import Layout, pack
 from grpo_cl.policy.reference import trainable
-from grpo_cl.policy.scoring import Rows, Scorer, scored_positions
+from grpo_cl.policy.scoring import Rows, Scorer, places_before, scored_positions
 from grpo_cl.policy.siblings import Family
 from live_bytes import LiveBytes
 from small_models import FAMILIES, module_of
@@ -133,11 +133,11 @@ def fused_peaks(module: Any, layout: Layout) -> dict[str, int]:
     ids_BT = layout.ids_1N[0][places_BT]
     rows = Rows(ids_BT, torch.ones_like(ids_BT), layout)
     is_reply_BT = (places_BT[0] != places_BT[1]).expand_as(places_BT)
-    wanted_BT = scored_positions(rows.attention_BT, is_reply_BT)
-    given = (ids_BT[:, 1:][wanted_BT],)
+    given = (ids_BT[:, 1:][scored_positions(rows.attention_BT, is_reply_BT)],)
     scores: Any = import_module("grpo_cl.policy.fused_scores")
     function = partial(scores.scored, temperature=1.0)
-    work = partial(scorer.map_rows, function, rows, wanted_BT=wanted_BT)
+    before = places_before(rows.attention_BT, is_reply_BT)
+    work = partial(scorer.map_rows, function, rows, before=before)
     with LiveBytes(*module.parameters()) as meter:
         held = meter.now
         with torch.no_grad():

@@ -8,7 +8,6 @@ Shapes: B replies, S steps, V vocabulary.
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ from grpo_cl.policy.draws import Draw, Drawn, draw_rows, drawn
 from grpo_cl.policy.lean import LeanStep
 from grpo_cl.policy.reader import Chunk, SlotReader
 from grpo_cl.policy.slots import Span
+from grpo_cl.policy.triton_here import kernels_of
 from grpo_cl.policy.trunks import NOWHERE, Place, Used
 
 STEPS = 8
@@ -110,7 +110,7 @@ class Graph:
         device = reader.device
         self._inputs = _Inputs.make(self._size.rows, device)
         self._pairs_SB2 = torch.zeros(STEPS, size.rows, 2, dtype=torch.double, device=device)
-        self._draws: Any = import_module("grpo_cl.policy.fused_draws") if lean is not None else None
+        self._draws = kernels_of("fused_draws") if lean is not None else None
         self._inputs.rows_B.fill_(reader.slots)
         self._replay = captured(self._step, device, pool)
 

@@ -9,7 +9,6 @@ Shapes: Q and K queries and keys of all runs, T queries of one block, H query he
 """
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from grpo_cl.policy.packing import Runs
-from grpo_cl.policy.triton_here import has_triton
+from grpo_cl.policy.triton_here import has_triton, kernels_of
 
 WIDEST = 256
 """The widest head that PyTorch's flash attention takes."""
@@ -108,8 +107,7 @@ def _flash_back(states: States, seen: Seen, grad_QHD: Tensor, runs: Runs, scale:
 def _join_on_gpu(seen: Seen, more: Seen) -> None:
     if not has_triton():
         return _join(seen, more)
-    kernels: Any = import_module("grpo_cl.policy.fused_layers")
-    return kernels.join_looks(*seen, *more)
+    return kernels_of("fused_layers").join_looks(*seen, *more)
 
 
 def _flash_options(runs: Runs) -> tuple[Any, ...]:

@@ -5,7 +5,6 @@ for every operation of a norm, a rotation, a gate. Shapes: N tokens of the row, 
 inner size, H query heads, J key heads, D width.
 """
 
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -18,8 +17,9 @@ from grpo_cl.policy.branches import attend_branches
 from grpo_cl.policy.kernels import States
 from grpo_cl.policy.packing import Layout, pack
 from grpo_cl.policy.siblings import Family
-from grpo_cl.policy.triton_here import has_triton
+from grpo_cl.policy.triton_here import has_triton, kernels_of
 
+KERNELS = "fused_layers"
 SHAPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Types of models that are layers of norm, attention, norm and gated projections, and no more."""
 
@@ -89,7 +89,7 @@ class _Forward:
         added_NE = self._attend(normed_NE, layout, options["position_embeddings"])
         total_NE, normed_NE = _norm(layer.post_attention_layernorm, total_NE, added_NE)
         up_NF = project(gates.up_proj, normed_NE)
-        inner_NF = _kernels().gated(project(gates.gate_proj, normed_NE), up_NF)
+        inner_NF = kernels_of(KERNELS).gated(project(gates.gate_proj, normed_NE), up_NF)
         return (total_NE + project(gates.down_proj, inner_NF))[None]
 
     def _attend(self, normed_NE: Tensor, layout: Layout, turns: tuple[Tensor, Tensor]) -> Tensor:
@@ -107,18 +107,13 @@ class _Forward:
         if layer.config.model_type == "qwen3":
             query_NHD = _norm_heads(layer.q_norm, query_NHD)
             key_NJD = _norm_heads(layer.k_norm, key_NJD)
-        turned = _kernels().turned
+        turned = kernels_of(KERNELS).turned
         return States(turned(query_NHD, turns), turned(key_NJD, turns), value_NJD)
 
 
 def _norm(norm: Any, hidden: Tensor, added: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    return _kernels().add_norm(hidden, added, norm.weight, norm.variance_epsilon)
+    return kernels_of(KERNELS).add_norm(hidden, added, norm.weight, norm.variance_epsilon)
 
 
 def _norm_heads(norm: Any, states_NHD: Tensor) -> Tensor:
     return _norm(norm, states_NHD.flatten(0, 1))[1].view_as(states_NHD)
-
-
-def _kernels() -> Any:
-    """Imported where they are used: Triton is not on every machine."""
-    return import_module("grpo_cl.policy.fused_layers")

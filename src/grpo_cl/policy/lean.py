@@ -7,7 +7,6 @@ V vocabulary, T tokens of a row.
 """
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -21,12 +20,11 @@ from grpo_cl.policy.projections import WORTHWHILE, Projections
 from grpo_cl.policy.reader import Chunk, SlotReader
 from grpo_cl.policy.scoring import Head, sees_all
 from grpo_cl.policy.slots import SlotCache, Span
+from grpo_cl.policy.triton_here import kernels_of
 from grpo_cl.policy.trunks import PAGE, Place, Used
 
 WIDTHS = frozenset({16, 32, 64, 128, 256})
 """What a head may be wide."""
-
-
 TRIED = 3
 """Tokens of a row that are read again to try a step."""
 
@@ -49,7 +47,7 @@ class LeanStep:
         self._base: Any = causal.base_model
         self._head = Head(causal)
         self._width = _width(causal)
-        self._fused: Any = import_module("grpo_cl.policy.fused")
+        self._fused = kernels_of("fused")
         is_small = sum(weight.nbytes for weight in causal.parameters()) <= WORTHWHILE
         self._attention, self._gates = (
             [Projections(layers, is_joined=is_small) for layers in chosen]

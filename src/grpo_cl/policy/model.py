@@ -41,7 +41,7 @@ from grpo_cl.policy.scoring import (
     Scorer,
     Scores,
     causal_model,
-    scored_positions,
+    places_before,
 )
 from grpo_cl.policy.tabular import TabularChat, TabularForCausalLM
 
@@ -141,9 +141,9 @@ class PolicyModel:
         def precisely(logits_NV: Tensor, *part: Tensor) -> tuple[Tensor, ...]:
             return function(logits_NV.float(), *part)
 
-        wanted_BT = scored_positions(attention_BT, mask_BT)
+        before = places_before(attention_BT, mask_BT)
         return self._active.map_rows(
-            precisely, Rows(ids_BT, attention_BT, layout), wanted_BT=wanted_BT, given=given
+            precisely, Rows(ids_BT, attention_BT, layout), before=before, given=given
         )
 
     @contextmanager

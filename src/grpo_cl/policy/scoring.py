@@ -7,7 +7,6 @@ positions (prompts, tool results, padding) carry no loss.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -21,7 +20,7 @@ from grpo_cl.policy import attention
 from grpo_cl.policy.layers import FusedLayers, can_be_fused, unfuse
 from grpo_cl.policy.packing import Layout, pack
 from grpo_cl.policy.siblings import Family
-from grpo_cl.policy.triton_here import has_triton
+from grpo_cl.policy.triton_here import has_triton, kernels_of
 
 MAX_LOGITS = 2**26
 """Logits held at once: 256 MB in float32."""
@@ -31,6 +30,10 @@ DROPOUT = ("attention_dropout", "attn_pdrop")
 
 RowFunction = Callable[..., tuple[Tensor, ...]]
 """Logits of N positions, and what else belongs to them, to tensors of N rows."""
+
+
+Places = tuple[Tensor, Tensor]
+"""Rows and positions of N tokens."""
 
 
 class Scores(NamedTuple):
@@ -78,14 +81,12 @@ class Scorer:
             raise ConfigError(
                 f"temperature {temperature} leaves no distribution to score; it must be above 0"
             )
-        wanted_BT = scored_positions(rows.attention_BT, mask_BT)
-        # Here and in ``_read`` before the pass: finding places waits for a GPU to be done.
-        rows_N, before_N = wanted_BT.nonzero(as_tuple=True)
-        places = rows_N, before_N + 1
+        before = places_before(rows.attention_BT, mask_BT)
+        places = before[0], before[1] + 1
         found = self.map_rows(
             partial(_score_rows, temperature=temperature),
             rows,
-            wanted_BT=wanted_BT,
+            before=before,
             given=(rows.ids_BT[places],),
             max_logits=max_logits,
         )
@@ -97,16 +98,16 @@ class Scorer:
         function: RowFunction,
         rows: Rows,
         *,
-        wanted_BT: Tensor,
+        before: Places,
         given: Sequence[Tensor] = (),
         max_logits: int = MAX_LOGITS,
     ) -> tuple[Tensor, ...]:
-        """``function`` of the logits that predict the wanted positions, N in all, in chunks.
+        """``function`` of the logits at N places, each before the token it predicts, in chunks.
 
         It is called with the logits of some positions and the same rows of each tensor of
         ``given``, again in the backward pass; the chunks of what it returns are joined.
         """
-        rows_ND = self._read(rows, wanted_BT)
+        rows_ND = self._read(rows, before)
         head = self._head if self._is_split else _identity
         size = max(1, max_logits // self._head.width)
 
@@ -119,10 +120,9 @@ class Scorer:
         ]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    def _read(self, rows: Rows, wanted_BT: Tensor) -> Tensor:
-        """Hidden states before the wanted positions; logits where the head is not apart."""
+    def _read(self, rows: Rows, places: Places) -> Tensor:
+        """Hidden states at the places; logits where the head is not apart."""
         ids_BT, attention_BT, layout = rows
-        places = wanted_BT.nonzero(as_tuple=True)
         if not self._is_split:
             output = self._module(ids_BT, attention_mask=attention_BT, use_cache=False)
             return output.logits[places]
@@ -166,9 +166,9 @@ class Scorer:
         ids_BT = torch.tensor(sequences, device=self._causal.device)
         layout = pack(sequences, [Family((0, 1), 3)]).to(ids_BT.device)
         rows = Rows(ids_BT, torch.ones_like(ids_BT))
-        wanted_BT = scored_positions(rows.attention_BT, None)
-        expected = self._read(rows, wanted_BT)
-        return attention.are_alike(self._read(rows._replace(layout=layout), wanted_BT), expected)
+        before = places_before(rows.attention_BT, None)
+        expected = self._read(rows, before)
+        return attention.are_alike(self._read(rows._replace(layout=layout), before), expected)
 
     @torch.no_grad()
     def _head_is_exact(self) -> bool:
@@ -230,10 +230,15 @@ def scored_positions(attention_BT: Tensor, mask_BT: Tensor | None) -> Tensor:
     return wanted_BT if mask_BT is None else wanted_BT & mask_BT[:, 1:].bool()
 
 
+def places_before(attention_BT: Tensor, mask_BT: Tensor | None) -> Places:
+    """The places before ``scored_positions``; found before a pass, as it waits for a GPU."""
+    rows_N, before_N = scored_positions(attention_BT, mask_BT).nonzero(as_tuple=True)
+    return rows_N, before_N
+
+
 def _score_rows(raw_NV: Tensor, targets_N: Tensor, *, temperature: float) -> tuple[Tensor, Tensor]:
     if raw_NV.is_cuda and has_triton():
-        kernels: Any = import_module("grpo_cl.policy.fused_scores")
-        return kernels.scored(raw_NV, targets_N, temperature)
+        return kernels_of("fused_scores").scored(raw_NV, targets_N, temperature)
     logits_NV = raw_NV.float() / temperature
     normaliser_N = logits_NV.logsumexp(-1)
     logprobs_N = logits_NV.gather(-1, targets_N[:, None])[:, 0] - normaliser_N

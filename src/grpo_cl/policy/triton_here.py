@@ -1,4 +1,4 @@
-"""Whether kernels in Triton can be used on this machine."""
+"""Kernels in Triton, where this machine can use them."""
 
 import logging
 from collections.abc import Callable
@@ -35,8 +35,12 @@ def works(trial: Callable[[], object]) -> bool:
     return True
 
 
+def kernels_of(module: str) -> Any:
+    """A module of kernels; imported where it is used, as Triton is not on every machine."""
+    return import_module(f"grpo_cl.policy.{module}")
+
+
 def _trial() -> None:
-    kernels: Any = import_module("grpo_cl.policy.fused")
     given = torch.ones(1, 16, device="cuda")
-    kernels.gated(given, given)
+    kernels_of("fused").gated(given, given)
     torch.cuda.synchronize()
