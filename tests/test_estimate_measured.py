@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from grpo_cl.footprint import estimate, known_shapes, overheads
 from grpo_cl.footprint import plan as plans
-from grpo_cl.footprint.cache import joined_bytes, rows_bytes, trunks_bytes
+from grpo_cl.footprint.cache import copied_bytes, rows_bytes, trunks_bytes
 from grpo_cl.footprint.overheads import GIB
 from grpo_cl.footprint.shape import shape_of
 from grpo_cl.policy import (
@@ -183,13 +183,14 @@ def test_passes_are_those_of_the_learner(prompt: int, reply: int, tasks: int, gr
     assert sorted(map(len, made)) == sorted(one.rows for one in case.plan.passes)
 
 
-def test_a_small_model_without_adapters_decodes_with_copies_of_matrices_that_read_the_same():
+def test_what_is_copied_to_decode_are_adapters_and_a_small_models_matrices_that_read_the_same():
     # Before attention 576 x (576 + 2 x 192), before the gate 576 x 2 x 1536; 30 layers in bf16.
     copied = 2 * 30 * 576 * (576 + 2 * 192 + 2 * 1536)
-    assert joined_bytes(Case("smollm2-135m", graphs=True).plan) == copied
-    assert joined_bytes(Case("smollm2-135m").plan) == 0
-    assert joined_bytes(Case("smollm2-135m", graphs=True, rank=16).plan) == 0
-    assert joined_bytes(Case("qwen2.5-1.5b", graphs=True).plan) == 0  # 2.9 GiB
+    assert copied_bytes(Case("smollm2-135m", graphs=True).plan) == copied
+    assert copied_bytes(Case("smollm2-135m").plan) == 0
+    adapted = Case("smollm2-135m", graphs=True, rank=16).plan
+    assert copied_bytes(adapted) == copied + 2 * adapted.trained
+    assert copied_bytes(Case("qwen2.5-1.5b", graphs=True).plan) == 0  # 2.9 GiB
 
 
 def test_constants_are_those_of_the_code_they_describe():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -22,14 +22,17 @@ from transformers import (
 )
 
 from architectures import GROUPED, WINDOW, built
+from grpo_cl.policy.adapted import project
 from grpo_cl.policy.decoding import FEW, GraphDecoder
 from grpo_cl.policy.lean import LeanStep, is_exact, lean_step
+from grpo_cl.policy.projections import Projections
 from grpo_cl.policy.reader import Chunk, SlotReader
 from grpo_cl.policy.trunks import LEAST
 from sampling import finish, is_greedy, request, sampler, some_ids
 
 pytest.importorskip("triton")
 fused: Any = import_module("grpo_cl.policy.fused")
+fused_adapters: Any = import_module("grpo_cl.policy.fused_adapters")
 
 CPU = torch.device("cpu")
 CONTEXT = 1600
@@ -50,13 +53,20 @@ def qwen3() -> PreTrainedModel:
     return Qwen3ForCausalLM(Qwen3Config(**SIZES))
 
 
-def adapted_llama() -> PreTrainedModel:
-    model = llama()
-    adapters = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+def adapted(model: PreTrainedModel, targets: str | list[str]) -> PreTrainedModel:
+    adapters = LoraConfig(r=4, target_modules=targets, init_lora_weights=False)
     return get_peft_model(model, adapters).get_base_model()  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("builder", [llama, qwen2, qwen3, adapted_llama])
+def adapted_llama() -> PreTrainedModel:
+    return adapted(llama(), "all-linear")
+
+
+def partly_adapted_qwen2() -> PreTrainedModel:
+    return adapted(qwen2(), ["k_proj", "v_proj", "up_proj"])
+
+
+@pytest.mark.parametrize("builder", [llama, qwen2, qwen3, adapted_llama, partly_adapted_qwen2])
 def test_a_step_gives_the_logits_of_the_model(builder: Callable[[], Any]) -> None:
     module = built(builder)
     assert isinstance(module, PreTrainedModel)
@@ -80,6 +90,20 @@ def test_a_step_follows_weights_that_change() -> None:
         module.model.layers[1].self_attn.k_proj.bias.add_(1)
     assert not is_exact(step, module, CPU)
     step.renew()
+    assert is_exact(step, module, CPU)
+
+
+def test_a_step_follows_adapters_that_learn_or_are_switched_off() -> None:
+    module = built(adapted_llama)
+    assert isinstance(module, PreTrainedModel)
+    step = LeanStep(module)
+    layer: Any = module.model.layers[1].mlp.down_proj
+    with torch.no_grad():
+        layer.lora_B["default"].weight.mul_(3)
+    assert not is_exact(step, module, CPU)
+    step.renew()
+    assert is_exact(step, module, CPU)
+    layer.enable_adapters(False)
     assert is_exact(step, module, CPU)
 
 
@@ -216,3 +240,38 @@ def test_norms_gates_and_turns_are_those_of_the_formulas() -> None:
     torch.testing.assert_close(cache[0][3, 0, 2], torch.tensor([-7.0, 6, 5, 8]))
     torch.testing.assert_close(cache[1][3, 0, 2], value[0, 0])
     assert cache[0].count_nonzero() == 4
+
+
+@pytest.mark.parametrize("is_joined", [True, False])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16])
+def test_layers_that_read_the_same_write_what_each_writes(
+    is_joined: bool, kind: torch.dtype
+) -> None:
+    """Of 300 numbers in three parts, to 40 and 160 with an adapter of rank 4, and to 7 without."""
+    torch.manual_seed(0)
+    names = {"wide": 160, "bare": 7, "narrow": 40}
+    plain = nn.ModuleDict({name: nn.Linear(300, width) for name, width in names.items()}).to(kind)
+    adapters = LoraConfig(
+        r=4, lora_alpha=6, target_modules=["wide", "narrow"], init_lora_weights=False
+    )
+    layers: Any = get_peft_model(plain, adapters).base_model.model
+    several = Projections([layers[name] for name in names], is_joined=is_joined)
+    several.renew()
+    given = torch.randn(35, 300).to(kind)
+    with torch.no_grad():
+        for name, found in zip(names, several(given), strict=True):
+            torch.testing.assert_close(found, project(layers[name], given))
+
+
+def test_adapters_are_the_two_products_of_their_ranks() -> None:
+    """One of rank 2 and one of rank 70, which is more than a program takes at once."""
+    torch.manual_seed(0)
+    given, down = torch.randn(3, 130), torch.randn(72, 130)
+    inner = fused_adapters.lower(given, down)
+    assert inner.shape == (2, 3, 72)  # 128 numbers and 2
+    torch.testing.assert_close(inner.sum(0), given @ down.T, rtol=1e-4, atol=1e-4)
+    up, found = torch.randn(130, 70), torch.ones(3, 200)
+    fused_adapters.lift(inner, 2, up, 0.5, found[:, 50:180])
+    expected = 1 + 0.5 * given @ down[2:].T @ up.T
+    torch.testing.assert_close(found[:, 50:180], expected, rtol=1e-4, atol=1e-3)
+    assert (found[:, :50] == 1).all() and (found[:, 180:] == 1).all()

@@ -35,16 +35,16 @@ def kept_bytes(plan: Plan) -> int:
     return rows_bytes(plan) + trunks_bytes(plan) if has_graphs(plan) else 0
 
 
-def joined_bytes(plan: Plan) -> int:
-    """Copies of matrices that read the same, which a small model decodes with."""
+def copied_bytes(plan: Plan) -> int:
+    """What is copied to decode: adapters, and in a small model matrices that read the same."""
     shape = plan.shape
-    is_lean = has_graphs(plan) and shape.can_be_fused
-    is_small = plan.item * shape.parameters <= JOINED_MODEL
-    if not is_lean or not is_small or plan.has_adapters:
+    if not has_graphs(plan) or not shape.can_be_fused:
         return 0
+    adapters = plan.trained if plan.has_adapters else 0
+    is_small = plan.item * shape.parameters <= JOINED_MODEL
     sources = Counter(linear.source for linear in shape.linears)
     joined = sum(one.parameters for one in shape.linears if sources[one.source] > 1)
-    return plan.item * shape.num_hidden_layers * joined
+    return plan.item * (adapters + is_small * shape.num_hidden_layers * joined)
 
 
 def row_buffer(plan: Plan) -> int:

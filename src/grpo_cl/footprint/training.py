@@ -2,7 +2,7 @@
 
 from grpo_cl.footprint import activations as acts
 from grpo_cl.footprint.activations import FLOAT
-from grpo_cl.footprint.cache import has_graphs, joined_bytes, kept_bytes
+from grpo_cl.footprint.cache import copied_bytes, has_graphs, kept_bytes
 from grpo_cl.footprint.overheads import (
     GRAPH_WORKSPACE,
     LOGIT_BACKWARD,
@@ -28,7 +28,7 @@ def resident(plan: Plan, name: str) -> Phase:
         "float32 weights": FLOAT * trained if has_copies else 0,
         "moments": 2 * FLOAT * trained,
         "reference": base if has_second else 0,  # made before the policy is cut into shards
-        "sampler": kept_bytes(plan) + joined_bytes(plan),
+        "sampler": kept_bytes(plan) + copied_bytes(plan),
         "workspace": WORKSPACE + (GRAPH_WORKSPACE if has_graphs(plan) else 0),
     }
     return Phase(name, parts)

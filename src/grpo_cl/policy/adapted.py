@@ -15,7 +15,7 @@ from torch.nn.functional import linear
 from typing_extensions import override
 
 
-class _Adapter(NamedTuple):
+class Adapter(NamedTuple):
     """What is added to a linear layer."""
 
     down_RI: Tensor
@@ -25,14 +25,19 @@ class _Adapter(NamedTuple):
 
 def project(layer: nn.Module, given_NI: Tensor) -> Tensor:
     """What the layer writes, with its adapter if one is in use."""
-    adapter = _adapter(layer) if isinstance(layer, Linear) else None
+    base, adapter = parts_of(layer)
     if adapter is None:
-        return layer(given_NI)
-    base: Any = layer.base_layer
+        return base(given_NI)
     return _Adapted.apply(given_NI, base.weight, base.bias, *adapter)
 
 
-def _adapter(layer: Linear) -> _Adapter | None:
+def parts_of(layer: nn.Module) -> tuple[Any, Adapter | None]:
+    """A linear layer and its adapter; the layer as it is, if it has none of the plain kind."""
+    adapter = _adapter(layer) if isinstance(layer, Linear) else None
+    return (layer, None) if adapter is None else (layer.base_layer, adapter)
+
+
+def _adapter(layer: Linear) -> Adapter | None:
     """The one adapter, if it is a plain one and nothing is dropped."""
     names = [name for name in layer.active_adapters if name in layer.lora_A]
     is_plain = type(layer.base_layer) is nn.Linear and not layer.lora_variant
@@ -44,7 +49,7 @@ def _adapter(layer: Linear) -> _Adapter | None:
     drops = not isinstance(layer.lora_dropout[name], nn.Identity)
     if drops or up.bias is not None:
         return None
-    return _Adapter(down.weight, up.weight, layer.scaling[name])
+    return Adapter(down.weight, up.weight, layer.scaling[name])
 
 
 class _Adapted(torch.autograd.Function):

@@ -6,6 +6,7 @@ Shapes: B rows, or tokens of them, E hidden size, F inner size, H query heads, J
 V vocabulary, T tokens of a row.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -13,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from grpo_cl.policy.adapted import project
 from grpo_cl.policy.attention import are_alike
 from grpo_cl.policy.layers import can_be_fused
 from grpo_cl.policy.projections import WORTHWHILE, Projections
@@ -22,6 +22,8 @@ from grpo_cl.policy.scoring import Head, sees_all
 from grpo_cl.policy.slots import SlotCache, Span
 from grpo_cl.policy.triton_here import kernels_of
 from grpo_cl.policy.trunks import PAGE, Place, Used
+
+_LOG = logging.getLogger(__name__)
 
 WIDTHS = frozenset({16, 32, 64, 128, 256})
 """What a head may be wide."""
@@ -40,6 +42,15 @@ class _Pass(NamedTuple):
     """How much each row sees of each trunk."""
 
 
+class _Layer(NamedTuple):
+    """The linear layers of one layer."""
+
+    states: Projections
+    output: Projections
+    gates: Projections
+    down: Projections
+
+
 class LeanStep:
     """The next token's logits for the first rows of a cache."""
 
@@ -49,16 +60,16 @@ class LeanStep:
         self._width = _width(causal)
         self._fused = kernels_of("fused")
         is_small = sum(weight.nbytes for weight in causal.parameters()) <= WORTHWHILE
-        self._attention, self._gates = (
-            [Projections(layers, is_joined=is_small) for layers in chosen]
-            for chosen in zip(*map(_readers, self._base.layers), strict=True)
-        )
+        self._layers = [
+            _Layer(*(Projections(group, is_joined=is_small) for group in _readers(layer)))
+            for layer in self._base.layers
+        ]
         self._stamp = 0
         self.renew()
 
     def renew(self) -> None:
         """Follow the model's weights, if they have changed."""
-        projections = (*self._attention, *self._gates)
+        projections = [one for layer in self._layers for one in layer]
         stamp = sum(one.stamp for one in projections)
         if stamp != self._stamp:
             self._stamp = stamp
@@ -78,13 +89,12 @@ class LeanStep:
         turns = [one[:, 0].contiguous() for one in base.rotary_emb(total_BE, positions_B[:, None])]
         seen = tuple(used.seen(place.trunk) for place in used.places) if used else ()
         given = _Pass(cache, span, cast(tuple[Tensor, Tensor], tuple(turns)), used, seen)
-        for number, layer in enumerate(base.layers):
+        for layer, linear in zip(base.layers, self._layers, strict=True):
             total_BE, hidden_BE = self._norm(layer.input_layernorm, total_BE, added_BE)
-            states = self._attention[number](hidden_BE)
-            added_BE = self._attend(layer.self_attn, states, given)
+            seen_BE = self._attend(layer.self_attn, linear.states(hidden_BE), given)
+            (added_BE,) = linear.output(seen_BE)
             total_BE, hidden_BE = self._norm(layer.post_attention_layernorm, total_BE, added_BE)
-            inner_BF = self._fused.gated(*self._gates[number](hidden_BE))
-            added_BE = project(layer.mlp.down_proj, inner_BF)
+            (added_BE,) = linear.down(self._fused.gated(*linear.gates(hidden_BE)))
         return self._norm(base.norm, total_BE, added_BE)[1]
 
     def _norm(self, norm: Any, total: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -108,19 +118,21 @@ class LeanStep:
         for (trunk, length), seen_B in zip(places, given.seen, strict=True):
             assert given.used is not None
             looks.at_trunk(given.used.cache.row(layer.layer_idx, trunk, length), seen_B)
-        return project(layer.o_proj, looks.joined().flatten(1))
+        return looks.joined().flatten(1)
 
     def _norm_heads(self, norm: Any, states_BHD: Tensor) -> Tensor:
         flat = states_BHD.flatten(0, 1)
         return self._norm(norm, flat, None)[1].view_as(states_BHD)
 
 
-def _readers(layer: Any) -> tuple[list[nn.Module], list[nn.Module]]:
-    """The linear layers of a layer that read the same: before the attention, and the gates."""
+def _readers(layer: Any) -> tuple[list[nn.Module], ...]:
+    """The linear layers of a layer, those together that read the same; in the order of _Layer."""
     attention, gates = layer.self_attn, layer.mlp
     return (
         [attention.q_proj, attention.k_proj, attention.v_proj],
+        [attention.o_proj],
         [gates.gate_proj, gates.up_proj],
+        [gates.down_proj],
     )
 
 
@@ -129,7 +141,14 @@ def lean_step(causal: PreTrainedModel, device: torch.device) -> LeanStep | None:
     if not can_be_fused(causal) or not sees_all(causal.config) or _width(causal) not in WIDTHS:
         return None
     step = LeanStep(causal)
-    return step if is_exact(step, causal, device) else None
+    if is_exact(step, causal, device):
+        return step
+    _LOG.warning(
+        "Fused steps of this %s differ from its own by more than rounding, so its own are taken, "
+        "and decoding is slower.",
+        causal.config.model_type,
+    )
+    return None
 
 
 def is_exact(step: LeanStep, causal: PreTrainedModel, device: torch.device) -> bool:

@@ -1,60 +1,91 @@
-"""Linear layers that read the same, computed as one.
+"""Linear layers that read the same: computed as one, their adapters with few kernels.
 
-Shapes: B rows, E what they read, F what all of them write.
+Shapes: B rows, E what they read, F what all of them write, R ranks of all their adapters.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from grpo_cl.policy.adapted import project
+from grpo_cl.policy.adapted import Adapter, parts_of
+from grpo_cl.policy.triton_here import kernels_of
 
 WORTHWHILE = 2**31
 """Bytes of a model above which its matrix products take longer than their launch."""
 
 
 class Projections:
-    """Several linear layers; their weights are copied, where that pays, and have to be renewed."""
+    """Several linear layers, whose weights are copied where that pays, and have to be renewed.
+
+    Weights of adapters always are: they are kept in float32, and read in the precision of the rest.
+    """
 
     def __init__(self, layers: Sequence[nn.Module], *, is_joined: bool) -> None:
         self._layers = layers
-        self._plain = [layer for layer in layers if type(layer) is nn.Linear]
-        is_plain = len(self._plain) == len(layers)  # adapters stay apart
-        are_alike = len({len(list(layer.parameters())) for layer in layers}) == 1
-        self._is_joined = is_joined and is_plain and are_alike
+        bases = [base for base, _ in map(parts_of, layers)]
+        are_plain = all(type(base) is nn.Linear for base in bases)
+        are_alike = len({len(list(base.parameters())) for base in bases}) == 1
+        self._is_joined = is_joined and are_plain and are_alike and len(bases) > 1
         self._weight_FE: Tensor | None = None
         self._bias_F: Tensor | None = None
+        self._down_RE: Tensor | None = None
+        self._ups: dict[int, Tensor] = {}
+        self._adapters = kernels_of("fused_adapters")
 
     def __call__(self, given_BE: Tensor) -> Sequence[Tensor]:
         """What each layer writes."""
-        if not self._is_joined:
-            return [project(layer, given_BE) for layer in self._layers]
-        assert self._weight_FE is not None, "renewed before it is used"
-        found_BF = linear(given_BE, self._weight_FE, self._bias_F)
-        return found_BF.split([layer.out_features for layer in self._plain], dim=1)
+        bases, adapters = self._parts()
+        if self._is_joined:
+            assert self._weight_FE is not None, "renewed before it is used"
+            found_BF = linear(given_BE, self._weight_FE, self._bias_F)
+            found: Sequence[Tensor] = found_BF.split([base.out_features for base in bases], dim=1)
+        else:
+            found = [base(given_BE) for base in bases]
+        if adapters:
+            assert self._down_RE is not None, "renewed before it is used"
+            inner_SBR, start = self._adapters.lower(given_BE, self._down_RE), 0
+            for place, adapter in adapters.items():
+                up_FR = self._ups[place]
+                self._adapters.lift(inner_SBR, start, up_FR, adapter.scale, found[place])
+                start += up_FR.shape[1]
+        return found
 
     @property
     def stamp(self) -> int:
-        """Another whenever a weight was written to."""
-        if not self._is_joined:
-            return 0
-        weights = [weight for layer in self._plain for weight in layer.parameters()]
-        return sum(weight._version + weight.data_ptr() for weight in weights)
+        """Another whenever a weight was written to that is copied."""
+        bases, adapters = self._parts()
+        copied = [w for base in bases for w in base.parameters()] if self._is_joined else []
+        copied += [weight for one in adapters.values() for weight in (one.down_RI, one.up_OR)]
+        return sum(weight._version + weight.data_ptr() for weight in copied)
 
     @torch.no_grad()
     def renew(self) -> None:
         """Take the weights of now, to the place where the last ones were."""
-        if not self._is_joined:
-            return
-        weight_FE = torch.cat(tuple(layer.weight for layer in self._plain))
-        named = [pair for layer in self._plain for pair in layer.named_parameters()]
-        biases = tuple(weight for name, weight in named if name == "bias")
-        if self._weight_FE is None:
-            self._weight_FE = weight_FE
-            self._bias_F = torch.cat(biases) if biases else None
-            return
-        self._weight_FE.copy_(weight_FE)
-        if self._bias_F is not None:
-            self._bias_F.copy_(torch.cat(biases))
+        bases, adapters = self._parts()
+        if self._is_joined:
+            self._weight_FE = _renewed(self._weight_FE, [base.weight for base in bases])
+            biases = [base.bias for base in bases if base.bias is not None]
+            self._bias_F = _renewed(self._bias_F, biases) if biases else None
+        if adapters:
+            kind: torch.dtype = bases[0].weight.dtype
+            downs = [one.down_RI.to(kind) for one in adapters.values()]
+            self._down_RE = _renewed(self._down_RE, downs)
+            self._ups = {
+                place: _renewed(self._ups.get(place), [one.up_OR.to(kind)])
+                for place, one in adapters.items()
+            }
+
+    def _parts(self) -> tuple[list[Any], dict[int, Adapter]]:
+        """The layers without adapters, and the adapters in use by the place of their layer."""
+        parts = [parts_of(layer) for layer in self._layers]
+        adapters = {place: one for place, (_, one) in enumerate(parts) if one is not None}
+        return [base for base, _ in parts], adapters
+
+
+def _renewed(known: Tensor | None, parts: Sequence[Tensor]) -> Tensor:
+    """The parts below one another, where ``known`` is if it is of their size."""
+    found = torch.cat(tuple(parts))
+    return found if known is None or known.shape != found.shape else known.copy_(found)
