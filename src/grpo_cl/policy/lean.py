@@ -8,7 +8,7 @@ V vocabulary, T tokens of a row.
 
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 WIDTHS = frozenset({16, 32, 64, 128, 256})
 """What a head may be wide."""
 TRIED = 3
-"""Tokens of a row that are read again to try a step."""
+"""Tokens of a row that a step is tried on."""
 
 
 class _Pass(NamedTuple):
@@ -85,17 +85,44 @@ class LeanStep:
         base = self._base
         total_BE: Tensor = base.embed_tokens(tokens_B)
         added_BE: Tensor | None = None
-        positions_B = span.positions_N if used is None else span.positions_N + used.lengths_B
-        turns = [one[:, 0].contiguous() for one in base.rotary_emb(total_BE, positions_B[:, None])]
-        seen = tuple(used.seen(place.trunk) for place in used.places) if used else ()
-        given = _Pass(cache, span, cast(tuple[Tensor, Tensor], tuple(turns)), used, seen)
-        for layer, linear in zip(base.layers, self._layers, strict=True):
-            total_BE, hidden_BE = self._norm(layer.input_layernorm, total_BE, added_BE)
-            seen_BE = self._attend(layer.self_attn, linear.states(hidden_BE), given)
-            (added_BE,) = linear.output(seen_BE)
-            total_BE, hidden_BE = self._norm(layer.post_attention_layernorm, total_BE, added_BE)
-            (added_BE,) = linear.down(self._fused.gated(*linear.gates(hidden_BE)))
+        given = self._pass(cache, span, total_BE, used)
+        for number in range(len(self._layers)):
+            total_BE, added_BE = self._pass_layer(number, total_BE, added_BE, given)
         return self._norm(base.norm, total_BE, added_BE)[1]
+
+    def pass_layer(
+        self, number: int, reader: SlotReader, hidden_NE: Tensor, chunks: Sequence[Chunk]
+    ) -> Tensor:
+        """What one layer makes of hidden states in the place of the chunks' tokens."""
+        spans = [reader.span_of(chunk) for chunk in chunks]
+        span = spans[0]._replace(
+            rows_N=torch.cat([one.rows_N for one in spans]),
+            positions_N=torch.cat([one.positions_N for one in spans]),
+            length=max(one.length for one in spans),
+        )
+        used = reader.used([chunk.place for chunk in chunks for _ in chunk.ids])
+        given = self._pass(reader.cache, span, hidden_NE, used)
+        total_NE, added_NE = self._pass_layer(number, hidden_NE, None, given)
+        return total_NE + added_NE
+
+    def _pass(self, cache: SlotCache, span: Span, hidden_BE: Tensor, used: Used | None) -> _Pass:
+        positions_B = span.positions_N if used is None else span.positions_N + used.lengths_B
+        rotated = self._base.rotary_emb(hidden_BE, positions_B[:, None])
+        cosines_BD, sines_BD = (one[:, 0].contiguous() for one in rotated)
+        seen = tuple(used.seen(place.trunk) for place in used.places) if used else ()
+        return _Pass(cache, span, (cosines_BD, sines_BD), used, seen)
+
+    def _pass_layer(
+        self, number: int, total_BE: Tensor, added_BE: Tensor | None, given: _Pass
+    ) -> tuple[Tensor, Tensor]:
+        """The hidden states before the last addition, and what is yet to be added."""
+        layer, linear = self._base.layers[number], self._layers[number]
+        total_BE, hidden_BE = self._norm(layer.input_layernorm, total_BE, added_BE)
+        seen_BE = self._attend(layer.self_attn, linear.states(hidden_BE), given)
+        (added_BE,) = linear.output(seen_BE)
+        total_BE, hidden_BE = self._norm(layer.post_attention_layernorm, total_BE, added_BE)
+        (added_BE,) = linear.down(self._fused.gated(*linear.gates(hidden_BE)))
+        return total_BE, added_BE
 
     def _norm(self, norm: Any, total: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
         return self._fused.add_norm(total, added, norm.weight, norm.variance_epsilon)
@@ -152,32 +179,31 @@ def lean_step(causal: PreTrainedModel, device: torch.device) -> LeanStep | None:
 
 
 def is_exact(step: LeanStep, causal: PreTrainedModel, device: torch.device) -> bool:
-    """Whether the step agrees with the model, on a row after a trunk and on one without.
+    """Whether each layer gives what the model's own gives, in a row after a trunk and in one alone.
 
-    It reads the last tokens before it by itself.
+    Layer by layer, since what two ways round differently grows from each to the next.
     """
     reader = SlotReader(causal, context=2 * PAGE, slots=1, device=device, piece=PAGE)
-    vocabulary = causal.config.get_text_config().vocab_size
-    *before, last = [number % vocabulary for number in range(2 * PAGE - 1)]
+    base: Any = causal.base_model
+    weight: Tensor = base.embed_tokens.weight
+    ids = [number % weight.shape[0] for number in range(2 * PAGE)]
+    before, tried = ids[:-TRIED], ids[-TRIED:]
     rows = [Chunk(0, 0, before[PAGE:], Place(0, PAGE)), Chunk(1, 0, before)]
-    tokens_B = torch.full((len(rows),), last, device=device)
+    ends = [chunk._replace(start=len(chunk.ids), ids=tried) for chunk in rows]
+    # Small beside what a layer adds to it, which does not depend on its size.
+    hidden = 0.05 * torch.arange(len(rows) * TRIED * weight.shape[1], device=device).sin()
+    hidden_BTE = hidden.view(len(rows), TRIED, -1).to(weight.dtype)
     with reader.sampling():
         reader.plant(0, before[:PAGE])
         for chunk in rows:
             reader.read([chunk])
-        ends = [chunk._replace(start=len(chunk.ids), ids=[last]) for chunk in rows]
-        expected_BV = reader.read(ends)
-        span, places = reader.cache.span, [chunk.place for chunk in rows]
-        back_T = torch.arange(TRIED, 0, -1, device=device)
-        several = span._replace(
-            rows_N=span.rows_N.repeat_interleave(TRIED),
-            positions_N=(span.positions_N[:, None] - back_T).flatten(),
-        )
-        ids_N = torch.tensor([chunk.ids[-TRIED:] for chunk in rows], device=device).flatten()
-        seen = reader.used([place for place in places for _ in range(TRIED)])
-        step.read(reader.cache, several, ids_N, seen)
-        found_BV = step(reader.cache, span, tokens_B, reader.used(places))
-    return are_alike(found_BV, expected_BV)
+        for number, layer in enumerate(base.layers):
+            pairs = zip(ends, hidden_BTE.split(1), strict=True)
+            expected = [reader.pass_layer(layer, *pair) for pair in pairs]
+            found_NE = step.pass_layer(number, reader, hidden_BTE.flatten(0, 1), ends)
+            if not are_alike(found_NE, torch.cat(expected).flatten(0, 1)):
+                return False
+    return True
 
 
 def _width(causal: PreTrainedModel) -> int:

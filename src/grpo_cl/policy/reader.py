@@ -136,28 +136,54 @@ class SlotReader:
         self, cache: SlotCache, span: Span, ids_BT: Tensor, positions_BT: Tensor, used: Used | None
     ) -> Tensor:
         """Logits_BV after the last column; the positions are those in the rows."""
-        cache.place(span)
-        counted_BT = positions_BT if used is None else positions_BT + used.lengths_B[:, None]
-        output: Any = self._module(
-            input_ids=ids_BT,
-            position_ids=counted_BT,
-            attention_mask=self._mask(positions_BT, span.length),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-            **({} if used is None else {"used": used}),
-        )
+        options = self._options(cache, span, positions_BT, used)
+        output: Any = self._module(input_ids=ids_BT, logits_to_keep=1, **options)
         return output.logits[:, -1]
 
+    def pass_layer(self, layer: nn.Module, chunk: Chunk, hidden_1TE: Tensor) -> Tensor:
+        """What one of the model's layers makes of hidden states in the place of a chunk's tokens.
+
+        Its keys and values are written to the row.
+        """
+        positions_1T, span = self._places([chunk])
+        used = self.used([chunk.place])
+        options = self._options(self.cache, span, positions_1T, used)
+        base: Any = self._module.base_model
+        turns = base.rotary_emb(hidden_1TE, options["position_ids"])
+        return layer(hidden_1TE, position_embeddings=turns, **options)
+
+    def span_of(self, chunk: Chunk) -> Span:
+        """Where the tokens of a chunk are written."""
+        return self._places([chunk])[1]
+
+    def _options(
+        self, cache: SlotCache, span: Span, positions_BT: Tensor, used: Used | None
+    ) -> dict[str, Any]:
+        cache.place(span)
+        return {
+            "position_ids": positions_BT
+            if used is None
+            else positions_BT + used.lengths_B[:, None],
+            "attention_mask": self._mask(positions_BT, span.length),
+            "past_key_values": cache,
+            "use_cache": True,
+            **({} if used is None else {"used": used}),
+        }
+
     def _append(self, cache: SlotCache, chunks: Sequence[Chunk], used: Used | None) -> Tensor:
+        positions_BT, span = self._places(chunks)
+        width = positions_BT.shape[1]
+        padded = [[*chunk.ids, *[0] * (width - len(chunk.ids))] for chunk in chunks]
+        return self.forward(cache, span, self._tensor(padded), positions_BT, used)
+
+    def _places(self, chunks: Sequence[Chunk]) -> tuple[Tensor, Span]:
+        """Positions_BT of the chunks' tokens, padded on the right, and where they are written."""
         width = max(len(chunk.ids) for chunk in chunks)
         length = max(chunk.start + len(chunk.ids) for chunk in chunks)
-        padded = [[*chunk.ids, *[0] * (width - len(chunk.ids))] for chunk in chunks]
         starts_B1 = self._tensor([[chunk.start] for chunk in chunks])
         positions_BT = starts_B1 + torch.arange(width, device=self.device)
         positions_BT.clamp_(max=length - 1)  # padding may reach past what a model can count
-        span = self._span(chunks, positions_BT, length)
-        return self.forward(cache, span, self._tensor(padded), positions_BT, used)
+        return positions_BT, self._span(chunks, positions_BT, length)
 
     def _tensor(self, values: Sequence[Any]) -> Tensor:
         return torch.tensor(values, device=self.device)
