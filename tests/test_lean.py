@@ -24,7 +24,7 @@ from transformers import (
 from architectures import GROUPED, WINDOW, built
 from grpo_cl.policy.adapted import project
 from grpo_cl.policy.decoding import FEW, GraphDecoder
-from grpo_cl.policy.lean import LeanStep, is_exact, lean_step
+from grpo_cl.policy.lean import LeanStep, is_exact, lean_step, tiles_of
 from grpo_cl.policy.projections import Projections
 from grpo_cl.policy.reader import Chunk, SlotReader
 from grpo_cl.policy.trunks import LEAST
@@ -32,6 +32,7 @@ from sampling import finish, is_greedy, request, sampler, some_ids
 
 pytest.importorskip("triton")
 fused: Any = import_module("grpo_cl.policy.fused")
+fused_looks: Any = import_module("grpo_cl.policy.fused_looks")
 fused_adapters: Any = import_module("grpo_cl.policy.fused_adapters")
 
 CPU = torch.device("cpu")
@@ -174,8 +175,8 @@ def test_rows_see_their_own_tokens_and_as_much_of_each_trunk_as_they_use() -> No
     trunks = [(torch.randn(2, 1024, 16), torch.randn(2, 1024, 16)) for _ in range(2)]
     positions_B = torch.tensor([0, 599, 255, 256, 7])
     seen_SB = torch.tensor([[0, 1024, 256, 0, 0], [0, 0, 0, 768, 512]])
-    looks = fused.Looks(query_BHD, fused.parts_of(10, 600, (1024, 1024)))
-    looks.at_rows(cache, (torch.arange(5), positions_B), 600)
+    looks = fused_looks.Looks(query_BHD, 2, 600, (1024, 1024))
+    looks.at_rows(cache, (torch.arange(5), positions_B))
     for trunk, seen_B in zip(trunks, seen_SB, strict=True):
         looks.at_trunk(trunk, seen_B)
     found_BHD = looks.joined()
@@ -198,25 +199,56 @@ def test_many_or_short_rows_are_looked_at_as_a_whole(rows: int, length: int, par
     cache = torch.randn(rows, 2, length, 16), torch.randn(rows, 2, length, 16)
     ends_B = torch.ones(rows, dtype=torch.long)
     ends_B[:3] = torch.tensor([length, 64, 65])
-    assert fused.parts_of(2 * rows, length, ()) == parts
-    looks = fused.Looks(query_BHD, parts)
-    looks.at_rows(cache, (torch.arange(rows), ends_B - 1), length)
+    looks = fused_looks.Looks(query_BHD, 2, length)
+    assert len(looks.lse_SBH) == parts
+    looks.at_rows(cache, (torch.arange(rows), ends_B - 1))
     for row, found_HD in enumerate(looks.joined()):
         seen = (kind[row, :, : ends_B[row]] for kind in cache)
         torch.testing.assert_close(found_HD, plain_look(query_BHD[row], *seen))
 
 
 def test_rows_are_cut_until_there_are_programs_enough_or_they_are_short() -> None:
-    assert [fused.part_of(384, length) for length in (256, 512, 768, 6144)] == [
+    assert [fused_looks.part_of(384, length) for length in (256, 512, 768, 6144)] == [
         256,
         512,
         1024,
         1024,
     ]
-    assert [fused.part_of(programs, 768) for programs in (3, 128, 192, 383)] == [256, 256, 512, 512]
-    assert fused.part_of(48, 6144) == 512
-    assert fused.parts_of(384, 768, ()) == 1
-    assert fused.parts_of(192, 768, (1024, 1536)) == 2 + 2 + 3
+    assert [fused_looks.part_of(programs, 768) for programs in (3, 128, 192, 383)] == [
+        256,
+        256,
+        512,
+        512,
+    ]
+    assert fused_looks.part_of(48, 6144) == 512
+    assert fused_looks.part_of(288, 9728, 512, 2048) == 2048  # a trunk that 2,048 tokens look at
+
+
+def parts(rows: int, length: int, *trunks: int) -> int:
+    return len(fused_looks.Looks(torch.empty(rows, 3, 16), 1, length, trunks).lse_SBH)
+
+
+def test_few_look_at_many_parts_and_many_at_few() -> None:
+    assert parts(384, 768) == 1
+    assert parts(192, 768, 1024, 1536) == 2 + 2 + 3
+    assert parts(128, 768, 9728) == 3 + 19
+    assert parts(2048, 768, 9728) == 1 + 5
+
+
+def test_tokens_of_a_row_that_stand_together_look_at_it_together() -> None:
+    """Seven tokens of row 3 in two tiles of four at most, one of row 0, and a tile of none."""
+    torch.manual_seed(0)
+    assert [fused_looks.tile_size(group) for group in (1, 3, 7, 8, 64, 100)] == [64, 16, 8, 8, 1, 1]
+    query_BHD = torch.randn(8, 6, 16)
+    cache = torch.randn(4, 2, 300, 16), torch.randn(4, 2, 300, 16)
+    rows, positions_B = [3] * 7 + [0], torch.tensor([*range(252, 259), 0])
+    assert tiles_of(rows, 4) == [(0, 4), (4, 3), (7, 1)]
+    firsts_M, counts_M = torch.tensor([*tiles_of(rows, 4), (0, 0)]).t().contiguous()
+    looks = fused_looks.Looks(query_BHD, 2, 300, (), fused_looks.Tiles(firsts_M, counts_M, 4))
+    looks.at_rows(cache, (torch.tensor(rows), positions_B))
+    for token, found_HD in enumerate(looks.joined()):
+        seen = (kind[rows[token], :, : positions_B[token] + 1] for kind in cache)
+        torch.testing.assert_close(found_HD, plain_look(query_BHD[token], *seen))
 
 
 def test_norms_gates_and_turns_are_those_of_the_formulas() -> None:

@@ -28,10 +28,12 @@ from grpo_cl.policy.trunks import LEAST, Place
 ROWS = (1, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
 LENGTHS = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144)
 """Sizes that graphs are made for; above the last one, its multiples."""
-TOKENS = (32, 128, 512)
+TOKENS = (32, 128, 512, 1024, 2048)
 """Tokens that a graph reads at once."""
-FEW = 1024
-"""Tokens that are read so at most: of more, looking for each by itself is no longer cheap."""
+READ_LENGTHS = (1024, 4096)
+"""Lengths of rows for which such graphs are made; what a row does not have costs them little."""
+FEW = 4096
+"""Tokens that are read so at most: with more the launches of the model's own pass cost little."""
 RESERVED = 1024
 """Tokens that every row has room for at least: a cache that grows is another, with other graphs."""
 
@@ -80,6 +82,7 @@ class GraphDecoder:
             return False
         longest = max(chunk.start + len(chunk.ids) for chunk in chunks)
         length, places = self._prepared(longest, chunks)
+        length = _fitting(length, READ_LENGTHS)
         columns = columns_of(chunks)
         for start in range(0, count, TOKENS[-1]):
             piece = [column[start : start + TOKENS[-1]] for column in columns]

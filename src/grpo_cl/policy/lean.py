@@ -8,6 +8,7 @@ V vocabulary, T tokens of a row.
 
 import logging
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -40,6 +41,8 @@ class _Pass(NamedTuple):
     used: Used | None
     seen: tuple[Tensor, ...]
     """How much each row sees of each trunk."""
+    tiles: Any
+    """Which tokens look together, as ``fused_looks.Tiles``; None where each looks for itself."""
 
 
 class _Layer(NamedTuple):
@@ -58,7 +61,10 @@ class LeanStep:
         self._base: Any = causal.base_model
         self._head = Head(causal)
         self._width = _width(causal)
-        self._fused = kernels_of("fused")
+        self._fused, self._looks = kernels_of("fused"), kernels_of("fused_looks")
+        settings = causal.config.get_text_config()
+        group = settings.num_attention_heads // settings.num_key_value_heads
+        self.tile_size: int = self._looks.tile_size(group)
         is_small = sum(weight.nbytes for weight in causal.parameters()) <= WORTHWHILE
         self._layers = [
             _Layer(*(Projections(group, is_joined=is_small) for group in _readers(layer)))
@@ -80,18 +86,33 @@ class LeanStep:
         """Logits_BV after ``tokens_B``, whose keys and values go where ``span`` says."""
         return self._head(self.read(cache, span, tokens_B, used))
 
-    def read(self, cache: SlotCache, span: Span, tokens_B: Tensor, used: Used | None) -> Tensor:
-        """Hidden states after tokens, of which a row may have several: each looks for itself."""
+    def read(
+        self,
+        cache: SlotCache,
+        span: Span,
+        tokens_B: Tensor,
+        used: Used | None,
+        tiles_M2: Tensor | None = None,
+    ) -> Tensor:
+        """Hidden states after tokens, of which a row may have several.
+
+        The tokens of a tile, from its first one on as many as it has, look at their row together.
+        """
         base = self._base
         total_BE: Tensor = base.embed_tokens(tokens_B)
         added_BE: Tensor | None = None
-        given = self._pass(cache, span, total_BE, used)
+        given = self._pass(cache, span, total_BE, used, tiles_M2)
         for number in range(len(self._layers)):
             total_BE, added_BE = self._pass_layer(number, total_BE, added_BE, given)
         return self._norm(base.norm, total_BE, added_BE)[1]
 
     def pass_layer(
-        self, number: int, reader: SlotReader, hidden_NE: Tensor, chunks: Sequence[Chunk]
+        self,
+        number: int,
+        reader: SlotReader,
+        hidden_NE: Tensor,
+        chunks: Sequence[Chunk],
+        tiles_M2: Tensor | None,
     ) -> Tensor:
         """What one layer makes of hidden states in the place of the chunks' tokens."""
         spans = [reader.span_of(chunk) for chunk in chunks]
@@ -101,16 +122,27 @@ class LeanStep:
             length=max(one.length for one in spans),
         )
         used = reader.used([chunk.place for chunk in chunks for _ in chunk.ids])
-        given = self._pass(reader.cache, span, hidden_NE, used)
+        given = self._pass(reader.cache, span, hidden_NE, used, tiles_M2)
         total_NE, added_NE = self._pass_layer(number, hidden_NE, None, given)
         return total_NE + added_NE
 
-    def _pass(self, cache: SlotCache, span: Span, hidden_BE: Tensor, used: Used | None) -> _Pass:
+    def _pass(
+        self,
+        cache: SlotCache,
+        span: Span,
+        hidden_BE: Tensor,
+        used: Used | None,
+        tiles_M2: Tensor | None,
+    ) -> _Pass:
         positions_B = span.positions_N if used is None else span.positions_N + used.lengths_B
         rotated = self._base.rotary_emb(hidden_BE, positions_B[:, None])
         cosines_BD, sines_BD = (one[:, 0].contiguous() for one in rotated)
         seen = tuple(used.seen(place.trunk) for place in used.places) if used else ()
-        return _Pass(cache, span, (cosines_BD, sines_BD), used, seen)
+        tiles = None
+        if tiles_M2 is not None:
+            firsts_M, counts_M = tiles_M2.t().contiguous()
+            tiles = self._looks.Tiles(firsts_M, counts_M, self.tile_size)
+        return _Pass(cache, span, (cosines_BD, sines_BD), used, seen, tiles)
 
     def _pass_layer(
         self, number: int, total_BE: Tensor, added_BE: Tensor | None, given: _Pass
@@ -137,11 +169,9 @@ class LeanStep:
         read = query_BHD, key_BJD, value_BJD
         turned_BHD = self._fused.rotate_and_store(read, given.turns_BD, cache, where)
         places = given.used.places if given.used else ()
-        count = self._fused.parts_of(
-            key_BJD.shape[:2].numel(), span.length, tuple(place.length for place in places)
-        )
-        looks = self._fused.Looks(turned_BHD, count)
-        looks.at_rows(cache, where, span.length)
+        lengths = span.length, tuple(place.length for place in places)
+        looks = self._looks.Looks(turned_BHD, key_BJD.shape[1], *lengths, given.tiles)
+        looks.at_rows(cache, where)
         for (trunk, length), seen_B in zip(places, given.seen, strict=True):
             assert given.used is not None
             looks.at_trunk(given.used.cache.row(layer.layer_idx, trunk, length), seen_B)
@@ -193,6 +223,8 @@ def is_exact(step: LeanStep, causal: PreTrainedModel, device: torch.device) -> b
     # Small beside what a layer adds to it, which does not depend on its size.
     hidden = 0.05 * torch.arange(len(rows) * TRIED * weight.shape[1], device=device).sin()
     hidden_BTE = hidden.view(len(rows), TRIED, -1).to(weight.dtype)
+    tiles = tiles_of([chunk.row for chunk in ends for _ in tried], step.tile_size)
+    tried_tiles_M2 = torch.tensor(tiles, device=device)
     with reader.sampling():
         reader.plant(0, before[:PAGE])
         for chunk in rows:
@@ -200,10 +232,23 @@ def is_exact(step: LeanStep, causal: PreTrainedModel, device: torch.device) -> b
         for number, layer in enumerate(base.layers):
             pairs = zip(ends, hidden_BTE.split(1), strict=True)
             expected = [reader.pass_layer(layer, *pair) for pair in pairs]
-            found_NE = step.pass_layer(number, reader, hidden_BTE.flatten(0, 1), ends)
-            if not are_alike(found_NE, torch.cat(expected).flatten(0, 1)):
+            expected_NE = torch.cat(expected).flatten(0, 1)
+            given = number, reader, hidden_BTE.flatten(0, 1), ends
+            found = [step.pass_layer(*given, tiles_M2) for tiles_M2 in (None, tried_tiles_M2)]
+            if not all(are_alike(found_NE, expected_NE) for found_NE in found):
                 return False
     return True
+
+
+def tiles_of(rows: Sequence[int], size: int) -> list[tuple[int, int]]:
+    """The first token and the number of each tile, of tokens whose rows are given in order."""
+    found: list[tuple[int, int]] = []
+    start = 0
+    for _, run in groupby(rows):
+        end = start + len(list(run))
+        found += [(first, min(size, end - first)) for first in range(start, end, size)]
+        start = end
+    return found
 
 
 def _width(causal: PreTrainedModel) -> int:

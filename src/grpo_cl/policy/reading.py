@@ -1,9 +1,9 @@
 """CUDA graphs that append tokens to rows, each for a number of tokens and a length.
 
 What a tool answered is some hundred tokens, and launching the kernels that read them costs far more
-than running them. Every token looks for itself, so those of any rows go together.
+than running them. Tokens of any rows go together.
 
-Shapes: N tokens.
+Shapes: N tokens, M tiles of them.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from grpo_cl.policy.graphs import captured
-from grpo_cl.policy.lean import LeanStep
+from grpo_cl.policy.lean import LeanStep, tiles_of
 from grpo_cl.policy.reader import Chunk, SlotReader
 from grpo_cl.policy.slots import Span
 from grpo_cl.policy.trunks import Place, Used
@@ -48,16 +48,24 @@ class Reading:
         nothing = columns_of([Chunk(reader.slots, 0, [0])])  # goes to the row of nobody's
         self._padding = [column * size.tokens for column in nothing]
         self._columns_5N = torch.tensor(self._padding, device=reader.device)
+        # Every row may have one that is not full.
+        most = min(size.tokens, size.tokens // lean.tile_size + reader.slots + 1)
+        self._tiles_M2 = torch.zeros(most, 2, dtype=torch.long, device=reader.device)
         self._replay = captured(self._step, reader.device, pool)
 
     def run(self, columns: Sequence[Sequence[int]]) -> None:
         """Append the tokens of ``columns_of`` chunks."""
         pairs = zip(columns, self._padding, strict=True)
-        self._columns_5N.copy_(torch.tensor([[*one, *rest[len(one) :]] for one, rest in pairs]))
+        padded = [[*one, *rest[len(one) :]] for one, rest in pairs]
+        tiles = tiles_of(padded[1], self._lean.tile_size)
+        tiles += [(0, 0)] * (len(self._tiles_M2) - len(tiles))
+        self._columns_5N.copy_(torch.tensor(padded))
+        self._tiles_M2.copy_(torch.tensor(tiles))
         self._replay()
 
     def _step(self) -> None:
         ids_N, rows_N, positions_N, trunks_N, lengths_N = self._columns_5N
         span = Span(rows_N, rows_N, positions_N, None, self._reader.slots + 1, self._size.length)
         used = Used(self._reader.trunks, self._size.places, trunks_N, lengths_N)
-        self._lean.read(self._reader.cache, span, ids_N, used if self._size.places else None)
+        seen = used if self._size.places else None
+        self._lean.read(self._reader.cache, span, ids_N, seen, self._tiles_M2)
