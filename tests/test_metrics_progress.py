@@ -27,12 +27,13 @@ def progress_on(stream: io.StringIO, clock: Clock) -> Progress:
 def test_without_a_terminal_each_step_is_one_plain_line():
     stream = io.StringIO()
     progress = progress_on(stream, Clock())
-    progress.step(0, 10, {"reward_max": 1.0, "loss": 0.12341, "reward_mean": 0.5, "kl": 3.0})
+    numbers = {"pass_rate": 0.125, "reward_max": 1.0, "loss": 0.12341, "reward_mean": 0.5}
+    progress.step(0, 10, numbers | {"kl": 3.0})
     progress.evaluation(0, "airline", {"pass_rate": 0.35})
     progress.step(0, 11, {"loss": None, "reward_mean": 0.25})
     progress.close()
     assert stream.getvalue() == (
-        "Task 0, Step 10: loss=0.1234, reward_mean=0.500, reward_max=1.000\n"
+        "Task 0, Step 10: loss=0.1234, reward_mean=0.500, reward_max=1.000, pass_rate=0.125\n"
         "Task 0, Eval airline: pass_rate=0.350\n"
         "Task 0, Step 11: reward_mean=0.250\n"
     )
@@ -81,6 +82,15 @@ def test_the_live_line_has_speed_and_time_left_where_the_screen_is_wide(
     )
     progress.close()
     assert stream.getvalue().endswith("left\n")
+
+
+def test_the_live_line_has_success_beside_the_reward_that_is_learned_from(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("COLUMNS", "160")
+    stream = Terminal()
+    progress_on(stream, Clock()).step(0, 1, {"reward_mean": 0.5, "pass_rate": 0.25, "loss": 0.1})
+    assert "reward 0.500  passed 0.250  loss 0.1000" in stream.getvalue()
 
 
 def test_a_live_line_never_wraps(monkeypatch: pytest.MonkeyPatch):

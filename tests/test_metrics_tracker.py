@@ -141,6 +141,7 @@ def test_trackers_get_the_names_their_users_know():
         3,
         {
             "reward_mean": 0.5,
+            "pass_rate": 0.25,
             "loss": nan,
             "loss/kl": 0.1,
             "loss/ratio_max": 2.0,
@@ -159,6 +160,7 @@ def test_trackers_get_the_names_their_users_know():
             13,
             {
                 "train/reward": 0.5,
+                "train/pass_rate": 0.25,
                 "train/kl": 0.1,
                 "loss/ratio_max": 2.0,
                 "train/zero_variance_groups": 1.0,

@@ -51,6 +51,15 @@ def test_a_lookup_gives_a_private_record_and_the_base_stays_as_it_was():
     assert other.changes() == {}
 
 
+def test_a_database_tells_what_its_base_holds_however_it_was_changed():
+    episode = EpisodeDatabase(SharedDatabase(zoo()))
+    episode.pets["a"].name = "changed"
+    found = episode.base([("pets", "a"), ("pets", "new"), ("keeper", "")])
+    assert json.loads(found["pets", "a"] or "")["name"] == "Al"
+    assert json.loads(found["keeper", ""] or "")["name"] == "K"
+    assert found["pets", "new"] is None
+
+
 def test_reading_alone_changes_nothing():
     episode = EpisodeDatabase(SharedDatabase(zoo()))
     assert [pet.name for pet in episode.pets.values()] == ["Bo", "Al"]

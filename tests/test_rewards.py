@@ -7,7 +7,7 @@ import pytest
 from grpo_cl.audit import scripted
 from grpo_cl.domains import Domain, load_domain
 from grpo_cl.recordings import Recording, execute, score_recording
-from grpo_cl.rewards import EvaluationType, RewardOracle, shaped
+from grpo_cl.rewards import EvaluationType, RewardOracle
 from grpo_cl.rewards.criteria import matches
 from grpo_cl.rewards.oracle import judge_free
 from grpo_cl.transcripts import Judgement
@@ -15,7 +15,6 @@ from grpo_cl.types import (
     Action,
     EvaluationCriteria,
     Message,
-    Reward,
     RewardType,
     Task,
     Termination,
@@ -254,36 +253,6 @@ def test_current_retail_needs_a_judge_in_forty_tasks_and_none_by_the_judge_free_
         free = RewardOracle({"retail": retail}, basis="judge_free").score(trajectory)
         assert (free.value, free.not_judged, free.basis_name) == (1.0, (), "judge_free")
     assert needing == 40
-
-
-def some_reward(**changes: object) -> Reward:
-    check = {"action_id": "1", "name": "a", "requestor": "assistant", "is_write": True}
-    good = check | {"match": True, "name_match": True, "arguments_match": True}
-    lax = check | {"match": True, "name_match": True, "arguments_match": False}
-    fields: dict[str, object] = {
-        "value": 0.0,
-        "basis": ("DB",),
-        "basis_name": "tau2",
-        "components": {"DB": 0.0, "ACTION": 1.0, "COMMUNICATE": 1.0},
-        "action_checks": (good, lax),
-        "env_assertions": (True, False),
-        "communicate_checks": (True,),
-    }
-    return Reward.model_validate(fields | changes)
-
-
-def test_shaped_rewards_are_the_shares_worked_out_by_hand() -> None:
-    weights = {RewardType.DB: 3.0, RewardType.ACTION: 1.0}
-    assert shaped(some_reward(), "progress", {}) == 4 / 5
-    assert shaped(some_reward(), "tool_accuracy", {}) == 1 / 2
-    assert shaped(some_reward(), "weighted", weights) == 1 / 4
-
-
-def test_an_unscored_episode_has_no_shaped_reward_and_an_empty_one_falls_back() -> None:
-    assert shaped(some_reward(components={}), "progress", {}) == 0.0
-    bare = some_reward(action_checks=(), env_assertions=(), communicate_checks=(), value=1.0)
-    assert shaped(bare, "progress", {}) == 1.0
-    assert shaped(bare, "tool_accuracy", {}) == 1.0
 
 
 def test_every_public_vector_agrees_with_the_reference(vectors: Path, tau2_data: Path) -> None:

@@ -51,7 +51,8 @@ def test_a_run_leaves_the_files_it_promises(whole: Path) -> None:
     metrics = json.loads(run.metrics.read_text())
     assert {"task_0/train", "task_0/eval", "task_1/train", "transfer"} <= set(metrics)
     step = metrics["task_1/train"][-1]
-    for name in ("loss", "reward_mean", "reward_max", "tool_accuracy", "zero_variance_groups"):
+    rates = ("pass_rate", "tool_accuracy")
+    for name in ("loss", "reward_mean", "reward_max", *rates, "zero_variance_groups"):
         assert name in step
     assert (run.stage_checkpoint(1).model_dir / "config.json").exists()
     assert write_report(whole).exists()

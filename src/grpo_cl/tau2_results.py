@@ -29,7 +29,7 @@ from grpo_cl.types import (
 
 OWN = "grpo_cl"
 """Under which the file keeps what only this project writes."""
-_UNTOLD = ("basis_name", "not_judged", "reason", "judgement")
+_UNTOLD = ("basis_name", "not_judged", "reason", "agreement", "judgement")
 _SOLO_AGENT, _AGENT = "llm_agent_solo", "llm_agent"
 _SOLO_USER, _USER = "dummy_user", "user_simulator"
 _TYPES = {"calculate": "generic", "transfer_to_human_agents": "generic", "think": "think"}

@@ -284,6 +284,9 @@ class Reward(Record):
     communicate_checks: tuple[bool, ...] = ()
     tool_accuracy: float | None = None
     """Share of gold actions matched; None where the task has none."""
+    agreement: float | None = None
+    """Share of what the episode or gold changed in the databases that is as gold leaves it; None
+    where DB is not in the basis."""
     steps: tuple[StepReward, ...] = ()
     """One for each reply, in a domain that rewards each of them; their mean is learned from."""
     answer_checks: tuple[AnswerCheck, ...] = ()

@@ -52,6 +52,10 @@ class Environment(ABC):
     def state(self) -> State:
         """What differs from the base databases."""
 
+    def base(self, state: State) -> State:
+        """What the base databases hold where ``state`` says something; here they are empty."""
+        return State(dict.fromkeys(state.agent), dict.fromkeys(state.user))
+
     @abstractmethod
     def state_hash(self) -> StateHash:
         """The same numbers τ²-bench computes over the whole databases."""

@@ -8,7 +8,7 @@ read what it iterates over and must look up what it changes.
 import hashlib
 import json
 from bisect import bisect_left
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -185,6 +185,10 @@ class EpisodeDatabase:
                 if text != self._shared.text(name, key):
                     found[name, key] = text
         return found
+
+    def base(self, records: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str | None]:
+        """The JSON of records as the base has them; None for one that it lacks."""
+        return {(name, key): self._shared.text(name, key) for name, key in records}
 
     def sha256(self) -> str:
         """The hash of the whole database, from the tables before the first change on."""

@@ -112,6 +112,11 @@ class Tau2Environment(Environment):
         return State(self.tools.db.changes(), users.db.changes() if users else {})
 
     @override
+    def base(self, state: State) -> State:
+        users = self.user_tools
+        return State(self.tools.db.base(state.agent), users.db.base(state.user) if users else {})
+
+    @override
     def state_hash(self) -> StateHash:
         users = self.user_tools
         return StateHash(self.tools.db.sha256(), users.db.sha256() if users else None)

@@ -11,7 +11,8 @@ REDRAW_S = 0.1
 BAR_CELLS = 20
 CLEAR_LINE = "\r\x1b[K"
 
-_PLAIN = {"loss": ".4f", "reward_mean": ".3f", "reward_max": ".3f"}
+_PLAIN = {"loss": ".4f", "reward_mean": ".3f", "reward_max": ".3f", "pass_rate": ".3f"}
+_LIVE = {"reward_mean": ("reward", ".3f"), "pass_rate": ("passed", ".3f"), "loss": ("loss", ".4f")}
 _EVALUATION = {"pass_rate": ".3f", "reward_mean": ".3f", "tool_accuracy": ".3f"}
 
 
@@ -83,7 +84,7 @@ class Progress:
             f"{printable(self._domains[task_idx])} {task_idx + 1}/{len(self._domains)}",
             f"step {step}/{self._steps_per_task}",
             "━" * filled + "─" * (BAR_CELLS - filled),
-            *_named(values, {"reward_mean": ("reward", ".3f"), "loss": ("loss", ".4f")}),
+            *_named(values, _LIVE),
         ]
         if "tokens" in values and values.get("step_s"):
             parts.append(f"{values['tokens'] / values['step_s']:,.0f} tokens/s")

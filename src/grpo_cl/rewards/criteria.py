@@ -3,8 +3,9 @@
 import json
 from collections.abc import Sequence
 
-from grpo_cl.domains.base import Domain, Environment, State
+from grpo_cl.domains.base import Domain, Environment
 from grpo_cl.errors import TaskDataError
+from grpo_cl.rewards.agreement import Goal, changes
 from grpo_cl.types import Action, ActionCheck, EvaluationCriteria, Message, Task, ToolCall
 
 
@@ -56,15 +57,21 @@ def _decoded(content: str) -> object:
 
 def gold_environment(domain: Domain, task: Task) -> Environment:
     """The world the gold actions leave; an action that fails is passed over."""
+    return _solve(domain.environment(task), task)
+
+
+def goal_of(domain: Domain, task: Task) -> Goal:
+    """Where the task begins and where its gold actions end."""
     environment = domain.environment(task)
+    start = environment.state()
+    end = _solve(environment, task).state()
+    return Goal(start, end, changes(environment, start, end))
+
+
+def _solve(environment: Environment, task: Task) -> Environment:
     for action in task.gold_actions:
         environment.perform(action.call)
     return environment
-
-
-def gold_state(domain: Domain, task: Task) -> State:
-    """What the gold actions change."""
-    return gold_environment(domain, task).state()
 
 
 def matches(action: Action, call: ToolCall) -> bool:

@@ -6,9 +6,10 @@ from enum import StrEnum
 from math import prod
 from typing import Literal, NamedTuple, Protocol
 
-from grpo_cl.domains.base import Domain, State
+from grpo_cl.domains.base import Domain, Environment, State
 from grpo_cl.errors import ModelCallError, TaskDataError
-from grpo_cl.rewards.criteria import check_actions, check_communication, gold_state, replay
+from grpo_cl.rewards.agreement import Goal
+from grpo_cl.rewards.criteria import check_actions, check_communication, goal_of, replay
 from grpo_cl.rewards.memory import MemoryScorer
 from grpo_cl.transcripts import Judgement
 from grpo_cl.types import (
@@ -25,7 +26,7 @@ SCORED = frozenset({Termination.AGENT_STOP, Termination.USER_STOP})
 """An episode that ended in any other way is worth nothing, whatever its components say."""
 
 REMEMBERED_TASKS = 4096
-"""Gold states kept: the episodes of a group share one."""
+"""Goals kept: the episodes of a group share one."""
 
 JUDGED_AT_ONCE = 32
 """Episodes whose judgement is waited for; how many calls are under way is for the models to say."""
@@ -84,7 +85,7 @@ class RewardOracle:
         self._domains = domains
         self._basis_name: BasisName = basis
         self._judge = judge
-        self._gold: dict[tuple[str, str], tuple[Task, State]] = {}
+        self._goals: dict[tuple[str, str], tuple[Task, Goal]] = {}
 
     def score(
         self, trajectory: Trajectory, evaluation: EvaluationType = EvaluationType.ALL
@@ -165,14 +166,15 @@ class RewardOracle:
         held = tuple(environment.holds(check) for check in criteria.env_assertions or ())
         actions = check_actions(environment, task.gold_actions, trajectory.tool_calls)
         told = check_communication(criteria, messages)
-        same = criteria.actions is None and criteria.env_assertions is None
+        any_world = criteria.actions is None and criteria.env_assertions is None
+        goal, end = None if any_world else self._goal(domain, task), environment.state()
+        basis = self._basis(criteria, evaluation)
         components = {
-            RewardType.DB: float(same or environment.state() == self._gold_state(domain, task)),
+            RewardType.DB: float(goal is None or end == goal.end),
             RewardType.ENV_ASSERTION: float(all(held)),
             RewardType.ACTION: float(all(check.match for check in actions)),
             RewardType.COMMUNICATE: float(all(told)),
         }
-        basis = self._basis(criteria, evaluation)
         if judgement is not None:
             components[RewardType.NL_ASSERTION] = float(all(judgement.met))
         elif RewardType.NL_ASSERTION in basis and not criteria.nl_assertions:
@@ -187,6 +189,7 @@ class RewardOracle:
             env_assertions=held,
             communicate_checks=told,
             tool_accuracy=sum(check.match for check in actions) / len(actions) if actions else None,
+            agreement=_agreement(goal, environment, end) if RewardType.DB in basis else None,
             judgement=judgement,
         )
 
@@ -200,16 +203,20 @@ class RewardOracle:
             return tuple(part for part in basis if part in _WORLD)
         return (_ALONE[evaluation],)
 
-    def _gold_state(self, domain: Domain, task: Task) -> State:
+    def _goal(self, domain: Domain, task: Task) -> Goal:
         key = (task.domain, task.id)
-        known = self._gold.get(key)
+        known = self._goals.get(key)
         if known is not None and known[0] is task:
             return known[1]
-        state = gold_state(domain, task)
-        if len(self._gold) >= REMEMBERED_TASKS:
-            self._gold.clear()
-        self._gold[key] = (task, state)
-        return state
+        goal = goal_of(domain, task)
+        if len(self._goals) >= REMEMBERED_TASKS:
+            self._goals.clear()
+        self._goals[key] = (task, goal)
+        return goal
+
+
+def _agreement(goal: Goal | None, environment: Environment, end: State) -> float:
+    return 1.0 if goal is None else goal.agreement(environment, end)
 
 
 def _is_memory(trajectory: Trajectory) -> bool:

@@ -1,6 +1,6 @@
 """Shaped rewards: denser signals than success, named, off by default, never used to evaluate."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from grpo_cl.config import RewardConfig
@@ -11,14 +11,22 @@ Weights = Mapping[RewardType, float]
 
 
 def progress(reward: Reward, weights: Weights) -> float:
-    """Share of gold actions, environment assertions and texts to communicate that were reached."""
+    """Mean of how far each component of the basis got, of those that have something to check.
+
+    It is 1 for a success and for nothing else: what it pays for is what the reward asks for.
+    """
     del weights
-    checks = [
-        *(check.match for check in reward.action_checks),
-        *reward.env_assertions,
-        *reward.communicate_checks,
-    ]
-    return sum(checks) / len(checks) if checks else reward.value
+    # Results of the reference say whether the databases are right, and not how far they are.
+    known = (reward.agreement, reward.components.get(RewardType.DB))
+    checks: dict[RewardType, Sequence[float]] = {
+        RewardType.DB: [share for share in known if share is not None][:1],
+        RewardType.ENV_ASSERTION: reward.env_assertions,
+        RewardType.ACTION: [check.match for check in reward.action_checks],
+        RewardType.COMMUNICATE: reward.communicate_checks,
+        RewardType.NL_ASSERTION: reward.judgement.met if reward.judgement else (),
+    }
+    shares = [fmean(found) for part in reward.basis or () if (found := checks.get(part))]
+    return fmean(shares) if shares else reward.value
 
 
 def tool_accuracy(reward: Reward, weights: Weights) -> float:
@@ -45,8 +53,9 @@ SHAPINGS: dict[str, Callable[[Reward, Weights], float]] = {
 
 
 def shaped(reward: Reward, name: str, weights: Weights) -> float:
-    """The shaped value called ``name``; an episode that was not scored stays at zero."""
-    return pick(SHAPINGS, name, "reward shaping")(reward, weights) if reward.components else 0.0
+    """The shaped value called ``name``; an episode that was cut short stays at zero."""
+    shape = pick(SHAPINGS, name, "reward shaping")
+    return 0.0 if reward.basis is None else shape(reward, weights)
 
 
 def learned_value(reward: Reward, rule: RewardConfig) -> float:

@@ -16,6 +16,7 @@ from grpo_cl.advantages import (
 )
 from grpo_cl.config import GRPOConfig
 from grpo_cl.evaluation import Play, Score, episode_seed, require_told
+from grpo_cl.metrics.rmatrix import SUCCESS
 from grpo_cl.rewards import learned_value
 from grpo_cl.types import Reward, Task, Trajectory, TrajectoryGroup
 
@@ -145,9 +146,13 @@ def credit(group: TrajectoryGroup, rewards: Sequence[float], config: GRPOConfig)
 
 
 def summary(batch: Batch, *, num_flat: int) -> dict[str, float]:
-    """What to log of the episodes of one step; rewards only of those that tell something."""
+    """What to log of the episodes of one step; rewards only of those that tell something.
+
+    ``reward_mean`` is what is learned from; ``pass_rate`` is success, whatever the shaping.
+    """
     groups = batch.groups
     rewards = [reward for g in groups for reward in told_rewards(g, g.training_rewards)]
+    values = [value for g in groups for value in told_rewards(g, [r.value for r in g.rewards])]
     num_played = sum(len(group.trajectories) for group in groups)
     accuracies = [
         reward.tool_accuracy
@@ -159,6 +164,7 @@ def summary(batch: Batch, *, num_flat: int) -> dict[str, float]:
     return {
         "reward_mean": fmean(rewards),
         "reward_max": max(rewards),
+        "pass_rate": fmean(value >= SUCCESS for value in values),
         "tool_accuracy": fmean(accuracies) if accuracies else float("nan"),
         "zero_variance_groups": float(num_flat),
         "resampled_groups": float(batch.num_resampled),

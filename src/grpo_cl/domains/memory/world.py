@@ -1,6 +1,6 @@
 """The world of one episode: chunks that come one by one, and the memory that is written."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from typing_extensions import override
@@ -26,6 +26,10 @@ class MemoryTable:
         entries = self._memory.entries.items()
         found = {("entries", str(entry_id)): entry.model_dump_json() for entry_id, entry in entries}
         return {**found, ("core", "text"): self._memory.core} if self._memory.core else found
+
+    def base(self, records: Iterable[tuple[str, str]]) -> dict[tuple[str, str], None]:
+        """Nothing of any of them: an episode begins without memories."""
+        return dict.fromkeys(records)
 
     def sha256(self) -> str:
         """The hash of the whole memory."""
