@@ -32,7 +32,7 @@ TOKENS = (32, 128, 512, 1024, 2048)
 """Tokens that a graph reads at once."""
 READ_LENGTHS = (1024, 4096)
 """Lengths of rows for which such graphs are made; what a row does not have costs them little."""
-FEW = 4096
+FEW = 16384
 """Tokens that are read so at most: with more the launches of the model's own pass cost little."""
 RESERVED = 1024
 """Tokens that every row has room for at least: a cache that grows is another, with other graphs."""

@@ -47,21 +47,27 @@ class Reading:
         self._size = size
         nothing = columns_of([Chunk(reader.slots, 0, [0])])  # goes to the row of nobody's
         self._padding = [column * size.tokens for column in nothing]
-        self._columns_5N = torch.tensor(self._padding, device=reader.device)
-        # Every row may have one that is not full.
+        # Every row may have a tile that is not full.
         most = min(size.tokens, size.tokens // lean.tile_size + reader.slots + 1)
-        self._tiles_M2 = torch.zeros(most, 2, dtype=torch.long, device=reader.device)
+        self._columns_5N, self._tiles_M2 = (
+            torch.zeros(shape, dtype=torch.long, device=reader.device)
+            for shape in ((len(nothing), size.tokens), (most, 2))
+        )
+        self._set([[] for _ in nothing])
         self._replay = captured(self._step, reader.device, pool)
 
     def run(self, columns: Sequence[Sequence[int]]) -> None:
         """Append the tokens of ``columns_of`` chunks."""
+        self._set(columns)
+        self._replay()
+
+    def _set(self, columns: Sequence[Sequence[int]]) -> None:
         pairs = zip(columns, self._padding, strict=True)
         padded = [[*one, *rest[len(one) :]] for one, rest in pairs]
         tiles = tiles_of(padded[1], self._lean.tile_size)
         tiles += [(0, 0)] * (len(self._tiles_M2) - len(tiles))
         self._columns_5N.copy_(torch.tensor(padded))
         self._tiles_M2.copy_(torch.tensor(tiles))
-        self._replay()
 
     def _step(self) -> None:
         ids_N, rows_N, positions_N, trunks_N, lengths_N = self._columns_5N
