@@ -94,6 +94,7 @@ def test_a_step_follows_weights_that_change() -> None:
     assert is_exact(step, module, CPU)
 
 
+@pytest.mark.slow
 def test_a_step_follows_adapters_that_learn_or_are_switched_off() -> None:
     module = built(adapted_llama)
     assert isinstance(module, PreTrainedModel)
