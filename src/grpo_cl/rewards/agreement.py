@@ -6,7 +6,7 @@ A place is a leaf within a record: a value, or a list or mapping that is empty.
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_cl.domains.base import Environment, State
 
@@ -17,18 +17,20 @@ Changes = Mapping[tuple[str, tuple[str, str], Path], str | None]
 """What the changed places hold afterwards, by (side, record, path); None for one that is gone."""
 
 
-class Goal(NamedTuple):
-    """Where a task begins, where its gold actions end, and what they change."""
+class Goal:
+    """Where a task begins and where its gold actions end."""
 
-    start: State
-    end: State
-    changes: Changes
+    def __init__(self, start: State, end: State) -> None:
+        self.start, self.end = start, end
+        self._changes: Changes | None = None
 
     def agreement(self, environment: Environment, end: State) -> float:
         """The agreement of an episode that left its environment at ``end``."""
         if end == self.end:
             return 1.0
-        return agreement(self.changes, changes(environment, self.start, end))
+        if self._changes is None:  # not needed before an episode of the task fails
+            self._changes = changes(environment, self.start, self.end)
+        return agreement(self._changes, changes(environment, self.start, end))
 
 
 def agreement(gold: Changes, made: Changes) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from grpo_cl.domains.base import Domain, Environment
 from grpo_cl.errors import TaskDataError
-from grpo_cl.rewards.agreement import Goal, changes
+from grpo_cl.rewards.agreement import Goal
 from grpo_cl.types import Action, ActionCheck, EvaluationCriteria, Message, Task, ToolCall
 
 
@@ -64,8 +64,7 @@ def goal_of(domain: Domain, task: Task) -> Goal:
     """Where the task begins and where its gold actions end."""
     environment = domain.environment(task)
     start = environment.state()
-    end = _solve(environment, task).state()
-    return Goal(start, end, changes(environment, start, end))
+    return Goal(start, _solve(environment, task).state())
 
 
 def _solve(environment: Environment, task: Task) -> Environment:
