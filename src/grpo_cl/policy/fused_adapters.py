@@ -82,7 +82,9 @@ def _lift(
     for first in range(0, OWN, LEAST):
         rank = first + tl.arange(0, LEAST)
         is_rank = rank < own
-        place = (part[:, None] * rows + row[None, :])[:, :, None] * ranks + start + rank
+        place = (part[:, None] * rows + row[None, :])[:, :, None] * ranks + (start + rank)[
+            None, None, :
+        ]
         is_in = (is_part[:, None] & is_row[None, :])[:, :, None] & is_rank[None, None, :]
         # Rounded where the same adapter rounds when it is trained.
         lowered = tl.sum(tl.load(inner + place, is_in, 0.0), 0).to(kind)
