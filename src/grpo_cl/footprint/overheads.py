@@ -29,7 +29,7 @@ PREFILL_TOKENS = 32768
 """Tokens of one pass over new prompts, as ``policy.local.GPU_PREFILL_TOKENS``."""
 DECODED = 8
 """Tokens that a CUDA graph writes at once, as ``policy.graphs.STEPS``."""
-GRAPH_LENGTH = 6144
+GRAPH_LENGTH = 12288
 """The longest row that graphs are made for, but for multiples, as in ``policy.decoding``."""
 RESERVED = 1024
 """Tokens that a row has room for at least where graphs are made, as in ``policy.decoding``."""

@@ -26,7 +26,7 @@ from grpo_cl.policy.scoring import causal_model
 from grpo_cl.policy.trunks import LEAST, Place
 
 ROWS = (1, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
-LENGTHS = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144)
+LENGTHS = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288)
 """Sizes that graphs are made for; above the last one, its multiples."""
 TOKENS = (32, 128, 512, 1024, 2048)
 """Tokens that a graph reads at once."""
@@ -115,6 +115,8 @@ class GraphDecoder:
             self._readings.clear()
             self._pool = self._new_pool()  # the old one went with the last graph that used it
             self._stamp = stamp
+            # A cache that has grown leaves blocks behind that are too small for what comes next.
+            torch.cuda.empty_cache()
         if (lean := self._lean()) is not None:
             lean.renew()
         return length, places
