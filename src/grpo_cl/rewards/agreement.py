@@ -66,7 +66,7 @@ def changed(before: Texts, after: Texts) -> dict[tuple[tuple[str, str], Path], s
 @lru_cache(maxsize=64)  # the episodes of a group begin alike, and many end alike
 def _leaves(text: str | None) -> dict[Path, str]:
     found: dict[Path, str] = {}
-    waiting: list[tuple[Path, Any]] = [] if text is None else [((), _decoded(text))]
+    waiting: list[tuple[Path, Any]] = [] if text is None else [((), decoded(text))]
     while waiting:
         path, value = waiting.pop()
         if value and isinstance(value, dict):
@@ -78,7 +78,8 @@ def _leaves(text: str | None) -> dict[Path, str]:
     return found
 
 
-def _decoded(text: str) -> Any:
+def decoded(text: str) -> Any:
+    """What JSON says, or the text itself where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,11 +1,10 @@
 """τ²-bench's criteria one by one. Each is a pure function of a task and what was said and done."""
 
-import json
 from collections.abc import Sequence
 
 from grpo_cl.domains.base import Domain, Environment
 from grpo_cl.errors import TaskDataError
-from grpo_cl.rewards.agreement import Goal
+from grpo_cl.rewards.agreement import Goal, decoded
 from grpo_cl.types import Action, ActionCheck, EvaluationCriteria, Message, Task, ToolCall
 
 
@@ -24,7 +23,7 @@ def replay(
         if not environment.mutates(call):
             continue
         again = environment.call(call).content
-        if _decoded(again) != _decoded(answer.content or ""):
+        if decoded(again) != decoded(answer.content or ""):
             raise TaskDataError(
                 f"{call.name} answered {again!r} on replay, recorded is {answer.content!r}"
             )
@@ -46,13 +45,6 @@ def _answered(messages: Sequence[Message]) -> list[tuple[ToolCall, Message]]:
     if waiting:
         raise TaskDataError(f"call {waiting[0].id!r} of {waiting[0].name} has no answer")
     return pairs
-
-
-def _decoded(content: str) -> object:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        return content
 
 
 def gold_environment(domain: Domain, task: Task) -> Environment:
