@@ -110,7 +110,8 @@ class GraphDecoder:
         length = min(_fitting(longest, LENGTHS), self._reader.context)
         self._reader.reserve(min(max(length, RESERVED), self._reader.context))
         places = self._reader.rounded([chunk.place for chunk in chunks], LEAST)
-        if self._stamp != (stamp := self._current()):
+        is_other = self._stamp != (stamp := self._current())
+        if is_other:
             self._graphs.clear()
             self._readings.clear()
             self._pool = self._new_pool()  # the old one went with the last graph that used it
@@ -118,7 +119,7 @@ class GraphDecoder:
             # A cache that has grown leaves blocks behind that are too small for what comes next.
             torch.cuda.empty_cache()
         if (lean := self._lean()) is not None:
-            lean.renew()
+            lean.renew(anew=is_other)
         return length, places
 
     def _new_pool(self) -> Any:

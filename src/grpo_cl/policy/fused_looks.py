@@ -61,6 +61,7 @@ class Looks:
         self._key_heads, self._group, self._tiles = key_heads, heads // key_heads, tiles
         self._length, self._num_looking = length, rows if tiles is None else len(tiles.firsts_M)
         self._row_part = part_of(self._num_looking * key_heads, length)
+        self._blocks = triton.cdiv(rows * self._group, QUERIES)
         parts = [self._row_part, *map(self._trunk_part, trunks)]
         count = sum(map(triton.cdiv, (length, *trunks), parts))
         kind = torch.float32 if count > 1 else query_BHD.dtype  # one part is not joined
@@ -91,16 +92,16 @@ class Looks:
         keys, values = trunk
         rows, width = len(seen_B), self.query_BHD.shape[2]
         part = self._trunk_part(keys.shape[1])
-        parts, blocks = triton.cdiv(keys.shape[1], part), triton.cdiv(rows * self._group, QUERIES)
-        _at_trunk[(blocks, self._key_heads, parts)](
+        parts = triton.cdiv(keys.shape[1], part)
+        _at_trunk[(self._blocks, self._key_heads, parts)](
             self.query_BHD, keys, values, seen_B, *self._part(parts),
             rows, self._group, part, keys.stride(0), keys.stride(1), width**-0.5,
             WIDTH=width, QUERIES=QUERIES, KEYS=KEYS, FIXED=_fixed(part),
         )  # fmt: skip
 
     def _trunk_part(self, length: int) -> int:
-        blocks = triton.cdiv(len(self.query_BHD) * self._group, QUERIES)
-        return part_of(blocks * self._key_heads, length, LEAST_TRUNK_PART, MOST_TRUNK_PART)
+        programs = self._blocks * self._key_heads
+        return part_of(programs, length, LEAST_TRUNK_PART, MOST_TRUNK_PART)
 
     def joined(self) -> Tensor:
         """As if all had been seen with one look; (B, H, D)."""

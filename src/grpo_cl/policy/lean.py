@@ -67,20 +67,22 @@ class LeanStep:
         self.tile_size: int = self._looks.tile_size(group)
         is_small = sum(weight.nbytes for weight in causal.parameters()) <= WORTHWHILE
         self._layers = [
-            _Layer(*(Projections(group, is_joined=is_small) for group in _readers(layer)))
+            _Layer(*(Projections(alike, is_joined=is_small) for alike in _readers(layer)))
             for layer in self._base.layers
         ]
+        self._copied: list[Tensor] = []
         self._stamp = 0
-        self.renew()
+        self.renew(anew=True)
 
-    def renew(self) -> None:
-        """Follow the model's weights, if they have changed."""
+    def renew(self, *, anew: bool = False) -> None:
+        """Follow the model's weights, if they have changed; ``anew`` where others may be in use."""
+        if not anew and self._stamp == _stamp(self._copied):
+            return
         projections = [one for layer in self._layers for one in layer]
-        stamp = sum(one.stamp for one in projections)
-        if stamp != self._stamp:
-            self._stamp = stamp
-            for one in projections:
-                one.renew()
+        for one in projections:
+            one.renew()
+        self._copied = [weight for one in projections for weight in one.copied]
+        self._stamp = _stamp(self._copied)
 
     def __call__(self, cache: SlotCache, span: Span, tokens_B: Tensor, used: Used | None) -> Tensor:
         """Logits_BV after ``tokens_B``, whose keys and values go where ``span`` says."""
@@ -92,7 +94,7 @@ class LeanStep:
         span: Span,
         tokens_B: Tensor,
         used: Used | None,
-        tiles_M2: Tensor | None = None,
+        tiles_2M: Tensor | None = None,
     ) -> Tensor:
         """Hidden states after tokens, of which a row may have several.
 
@@ -101,20 +103,19 @@ class LeanStep:
         base = self._base
         total_BE: Tensor = base.embed_tokens(tokens_B)
         added_BE: Tensor | None = None
-        given = self._pass(cache, span, total_BE, used, tiles_M2)
+        given = self._pass(cache, span, total_BE, used, tiles_2M)
         for number in range(len(self._layers)):
             total_BE, added_BE = self._pass_layer(number, total_BE, added_BE, given)
         return self._norm(base.norm, total_BE, added_BE)[1]
 
-    def pass_layer(
+    def pass_over(
         self,
-        number: int,
         reader: SlotReader,
-        hidden_NE: Tensor,
         chunks: Sequence[Chunk],
-        tiles_M2: Tensor | None,
-    ) -> Tensor:
-        """What one layer makes of hidden states in the place of the chunks' tokens."""
+        hidden_NE: Tensor,
+        tiles_2M: Tensor | None,
+    ) -> _Pass:
+        """What layers are given that read hidden states in the place of the chunks' tokens."""
         spans = [reader.span_of(chunk) for chunk in chunks]
         span = spans[0]._replace(
             rows_N=torch.cat([one.rows_N for one in spans]),
@@ -122,7 +123,10 @@ class LeanStep:
             length=max(one.length for one in spans),
         )
         used = reader.used([chunk.place for chunk in chunks for _ in chunk.ids])
-        given = self._pass(reader.cache, span, hidden_NE, used, tiles_M2)
+        return self._pass(reader.cache, span, hidden_NE, used, tiles_2M)
+
+    def pass_layer(self, number: int, hidden_NE: Tensor, given: _Pass) -> Tensor:
+        """What one layer makes of hidden states."""
         total_NE, added_NE = self._pass_layer(number, hidden_NE, None, given)
         return total_NE + added_NE
 
@@ -132,16 +136,15 @@ class LeanStep:
         span: Span,
         hidden_BE: Tensor,
         used: Used | None,
-        tiles_M2: Tensor | None,
+        tiles_2M: Tensor | None,
     ) -> _Pass:
         positions_B = span.positions_N if used is None else span.positions_N + used.lengths_B
         rotated = self._base.rotary_emb(hidden_BE, positions_B[:, None])
         cosines_BD, sines_BD = (one[:, 0].contiguous() for one in rotated)
         seen = tuple(used.seen(place.trunk) for place in used.places) if used else ()
         tiles = None
-        if tiles_M2 is not None:
-            firsts_M, counts_M = tiles_M2.t().contiguous()
-            tiles = self._looks.Tiles(firsts_M, counts_M, self.tile_size)
+        if tiles_2M is not None:
+            tiles = self._looks.Tiles(*tiles_2M, self.tile_size)
         return _Pass(cache, span, (cosines_BD, sines_BD), used, seen, tiles)
 
     def _pass_layer(
@@ -224,17 +227,18 @@ def is_exact(step: LeanStep, causal: PreTrainedModel, device: torch.device) -> b
     hidden = 0.05 * torch.arange(len(rows) * TRIED * weight.shape[1], device=device).sin()
     hidden_BTE = hidden.view(len(rows), TRIED, -1).to(weight.dtype)
     tiles = tiles_of([chunk.row for chunk in ends for _ in tried], step.tile_size)
-    tried_tiles_M2 = torch.tensor(tiles, device=device)
+    tried_2M = torch.tensor(tiles, device=device).t().contiguous()
+    hidden_NE = hidden_BTE.flatten(0, 1)
     with reader.sampling():
         reader.plant(0, before[:PAGE])
         for chunk in rows:
             reader.read([chunk])
+        ways = [step.pass_over(reader, ends, hidden_NE, tiles_2M) for tiles_2M in (None, tried_2M)]
         for number, layer in enumerate(base.layers):
             pairs = zip(ends, hidden_BTE.split(1), strict=True)
             expected = [reader.pass_layer(layer, *pair) for pair in pairs]
             expected_NE = torch.cat(expected).flatten(0, 1)
-            given = number, reader, hidden_BTE.flatten(0, 1), ends
-            found = [step.pass_layer(*given, tiles_M2) for tiles_M2 in (None, tried_tiles_M2)]
+            found = [step.pass_layer(number, hidden_NE, given) for given in ways]
             if not all(are_alike(found_NE, expected_NE) for found_NE in found):
                 return False
     return True
@@ -249,6 +253,11 @@ def tiles_of(rows: Sequence[int], size: int) -> list[tuple[int, int]]:
         found += [(first, min(size, end - first)) for first in range(start, end, size)]
         start = end
     return found
+
+
+def _stamp(weights: Sequence[Tensor]) -> int:
+    """Another whenever one of them was written to, or moved."""
+    return sum(weight._version + weight.data_ptr() for weight in weights)
 
 
 def _width(causal: PreTrainedModel) -> int:

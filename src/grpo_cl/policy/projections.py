@@ -54,12 +54,11 @@ class Projections:
         return found
 
     @property
-    def stamp(self) -> int:
-        """Another whenever a weight was written to that is copied."""
+    def copied(self) -> list[Tensor]:
+        """The weights of which there are copies."""
         bases, adapters = self._parts()
-        copied = [w for base in bases for w in base.parameters()] if self._is_joined else []
-        copied += [weight for one in adapters.values() for weight in (one.down_RI, one.up_OR)]
-        return sum(weight._version + weight.data_ptr() for weight in copied)
+        joined = [w for base in bases for w in base.parameters()] if self._is_joined else []
+        return [*joined, *(w for one in adapters.values() for w in (one.down_RI, one.up_OR))]
 
     @torch.no_grad()
     def renew(self) -> None:

@@ -49,9 +49,9 @@ class Reading:
         self._padding = [column * size.tokens for column in nothing]
         # Every row may have a tile that is not full.
         most = min(size.tokens, size.tokens // lean.tile_size + reader.slots + 1)
-        self._columns_5N, self._tiles_M2 = (
+        self._columns_5N, self._tiles_2M = (
             torch.zeros(shape, dtype=torch.long, device=reader.device)
-            for shape in ((len(nothing), size.tokens), (most, 2))
+            for shape in ((len(nothing), size.tokens), (2, most))
         )
         self._set([[] for _ in nothing])
         self._replay = captured(self._step, reader.device, pool)
@@ -65,13 +65,13 @@ class Reading:
         pairs = zip(columns, self._padding, strict=True)
         padded = [[*one, *rest[len(one) :]] for one, rest in pairs]
         tiles = tiles_of(padded[1], self._lean.tile_size)
-        tiles += [(0, 0)] * (len(self._tiles_M2) - len(tiles))
+        tiles += [(0, 0)] * (self._tiles_2M.shape[1] - len(tiles))
         self._columns_5N.copy_(torch.tensor(padded))
-        self._tiles_M2.copy_(torch.tensor(tiles))
+        self._tiles_2M.copy_(torch.tensor(tiles).t())
 
     def _step(self) -> None:
         ids_N, rows_N, positions_N, trunks_N, lengths_N = self._columns_5N
         span = Span(rows_N, rows_N, positions_N, None, self._reader.slots + 1, self._size.length)
         used = Used(self._reader.trunks, self._size.places, trunks_N, lengths_N)
         seen = used if self._size.places else None
-        self._lean.read(self._reader.cache, span, ids_N, seen, self._tiles_M2)
+        self._lean.read(self._reader.cache, span, ids_N, seen, self._tiles_2M)
