@@ -34,6 +34,13 @@ def test_lists_switches_numbers_and_none_are_read_as_they_are_meant() -> None:
     assert config.log_dir == Path("runs/x")
 
 
+def test_a_number_for_all_may_be_one_for_each_name() -> None:
+    words = "tasks.difficulty=0.3 tasks.difficulty.airline=0 --tasks.difficulty.retail 0.5"
+    assert read_config(words.split()).tasks.difficulty == {"airline": 0.0, "retail": 0.5}
+    with pytest.raises(ConfigError, match=r"tasks\.difficulty.*less than or equal to 1"):
+        read_config(["tasks.difficulty.airline=2"])
+
+
 @pytest.mark.parametrize("suffix", [".yaml", ".toml"])
 def test_flags_go_over_the_file(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"run{suffix}"

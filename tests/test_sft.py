@@ -8,7 +8,7 @@ from grpo_cl.bench import read_campaign
 from grpo_cl.cli import main
 from grpo_cl.cli.demo import _free
 from grpo_cl.cli.options import read_config
-from grpo_cl.cli.sft import _config, _counts
+from grpo_cl.cli.sft import _config, _counts, _lessons
 from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy.chat import chat_for
@@ -29,6 +29,23 @@ def counts(*given: int) -> list[int]:
 def test_a_count_is_for_all_domains_or_for_each() -> None:
     assert counts(5) == [5, 5, 5]
     assert counts(1, 1, 2) == [1, 1, 2]
+
+
+def test_demonstrations_are_as_hard_as_the_tasks_of_a_run_unless_told_otherwise() -> None:
+    config = read_config(["tasks.difficulty.airline=0.1", "tasks.difficulty.retail=0.6"])
+
+    def levels(*given: float) -> list[tuple[str, float | None]]:
+        names, told = ["airline", "retail"], list(given) or None
+        asked = Namespace(domain=names, count=[1], difficulty=told, seed=0, mistakes=0.0)
+        return [(lesson.domain, lesson.difficulty) for lesson in _lessons(asked, config)]
+
+    assert levels() == [("airline", 0.1), ("retail", 0.6)]
+    assert levels(0.0, 0.5) == [
+        ("airline", 0.0),
+        ("retail", 0.0),
+        ("airline", 0.5),
+        ("retail", 0.5),
+    ]
 
 
 def test_counts_that_are_neither_are_refused_before_any_work(

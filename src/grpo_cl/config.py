@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from grpo_cl.errors import ConfigError
 from grpo_cl.roles import JudgeConfig, MemoryConfig, ModelsConfig, UserConfig
 from grpo_cl.types import Record, RewardType
 
@@ -57,9 +58,22 @@ class TasksConfig(Record):
     """Whether a domain's own training tasks are drawn, besides generated ones."""
     generated: NonNegativeInt = 0
     """Generated training tasks added to each domain that can make them."""
-    difficulty: Share | None = None
-    """Difficulty of the generated tasks; None mixes all."""
+    difficulty: Share | dict[str, Share] | None = None
+    """Difficulty of the generated tasks, for all domains or for each as tasks.difficulty.NAME; None
+    mixes all."""
     eval_split: str = "test"
+
+    def difficulty_of(self, domain: str) -> float | None:
+        """Of a domain's generated tasks; None for a mixture."""
+        asked = self.difficulty
+        if not isinstance(asked, dict):
+            return asked
+        if domain not in asked:
+            raise ConfigError(
+                f"tasks.difficulty has {', '.join(asked)} but not {domain!r}; "
+                "name it too, or give one number for all domains"
+            )
+        return asked[domain]
 
 
 class RolloutConfig(Record):

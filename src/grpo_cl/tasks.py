@@ -113,9 +113,8 @@ class TaskDataLoader:
             return []
         # Whoever is trained with another seed is measured on the same tasks.
         seed = self.config.seed if split == "train" else 0
-        return self._domain(domain).generate(
-            seed=seed, count=count, split=split, difficulty=self.config.tasks.difficulty
-        )
+        level = self.config.tasks.difficulty_of(domain)
+        return self._domain(domain).generate(seed=seed, count=count, split=split, difficulty=level)
 
     def _rng(self, domain: str, purpose: str, number: int) -> Random:
         return Random(f"{self.config.seed}/{domain}/{purpose}/{number}")

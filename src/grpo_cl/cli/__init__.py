@@ -86,7 +86,13 @@ def _parser() -> _Parser:
 def _add_sft(parser: _Parser) -> None:
     parser.add("--domain", nargs="+", default=["airline", "retail", "telecom"], metavar="NAME")
     parser.add("--count", nargs="+", type=int, default=[1000], help="tasks, for all or each domain")
-    parser.add("--difficulty", nargs="+", type=float, default=[0.0], metavar="0..1")
+    parser.add(
+        "--difficulty",
+        nargs="+",
+        type=float,
+        metavar="0..1",
+        help="of all domains; default: tasks.difficulty",
+    )
     parser.add("--steps", type=int, default=300)
     parser.add("--batch_size", type=int, default=16, help="demonstrations per step")
     parser.add("--seed", type=int, default=0)

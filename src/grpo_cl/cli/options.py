@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -106,7 +106,7 @@ def _value(name: str, values: list[str]) -> Any:
     known = dict(fields())
     field = known.get(name)
     sections = (known.get(name.partition(".")[0]), known.get(name.rpartition(".")[0]))
-    if field is None and any(s is not None and get_origin(s.annotation) is dict for s in sections):
+    if field is None and any(s is not None and _has_names(s.annotation) for s in sections):
         return yaml.safe_load(_single(name, values))
     if field is None:
         raise ConfigError(_unknown(name))
@@ -117,6 +117,11 @@ def _value(name: str, values: list[str]) -> Any:
         return True
     text = _single(name, values)
     return None if text in {"none", "null"} else text if text == "" else _scalar(text)
+
+
+def _has_names(kind: Any) -> bool:
+    """Whether a setting may hold others, by names that are the user's."""
+    return get_origin(kind) is dict or any(get_origin(one) is dict for one in get_args(kind))
 
 
 def _scalar(text: str) -> Any:

@@ -51,17 +51,18 @@ def sft(arguments: argparse.Namespace) -> int:
 
 
 def _lessons(arguments: argparse.Namespace, config: GRPOConfig) -> list[Lesson]:
+    levels: list[float | None] = arguments.difficulty or [None]
     return [
         Lesson(
             domain,
             arguments.seed,
             count,
-            difficulty,
+            config.tasks.difficulty_of(domain) if level is None else level,
             is_compact=config.rollout.prompt == "compact",
             mistakes=arguments.mistakes,
             config=config,
         )
-        for difficulty in arguments.difficulty
+        for level in levels
         for domain, count in zip(arguments.domain, _counts(arguments), strict=True)
     ]
 
