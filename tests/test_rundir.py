@@ -29,6 +29,7 @@ from grpo_cl.rundir import (
     resume_point,
     write_json,
 )
+from grpo_cl.rundir.encoding import whole_text
 from grpo_cl.rundir.environment import describe_environment, source_commit
 
 CANARY = "CANARY-7f3a9c"
@@ -344,6 +345,14 @@ def test_numbers_that_are_none_become_null_with_a_warning(
         "loss is nan; written as null",
         "by_domain.airline[1] is -inf; written as null",
     ]
+
+
+def test_halves_of_pairs_are_found_wherever_they_stand() -> None:
+    rng = Random(0)
+    parts = ["\\", "u", "d", "83d", "\ud83d", "\ude00", "\U0001f600", "\ud7ff", '"', "\n", "\ue000"]
+    for _ in range(20_000):
+        text = "".join(rng.choices(parts, k=rng.randrange(1, 9)))
+        assert json.loads(encode([text])) == [whole_text(text)]
 
 
 def test_half_a_surrogate_pair_becomes_a_replacement_character(tmp_path: Path) -> None:

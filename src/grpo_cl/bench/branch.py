@@ -112,6 +112,7 @@ def _save(run: RunDir, files: CheckpointFiles, state: dict[str, Any], config: GR
     def fill(target: CheckpointFiles) -> None:
         shutil.copytree(files.policy_dir, target.policy_dir, copy_function=link_file)
         target.algorithm_dir.mkdir()
+        link_file(files.trajectories, target.trajectories)
         target.write_config(config)
         write_json(target.state, state)
 

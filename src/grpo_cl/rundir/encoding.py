@@ -2,11 +2,23 @@
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
 logger = logging.getLogger(__name__)
+
+_HALF = re.compile(
+    r"""\\ud(?:
+        [89ab]..(?!\\ud[c-f])            # the first half without a second
+        |(?<!\\ud[89ab]..\\ud)[c-f]     # the second without a first
+        |(?<=\\\\ud)                    # after a backslash, which may make it something else
+    )""",
+    re.VERBOSE,
+)
+"""Where half of a surrogate pair may stand in JSON; a character beyond the first 65,536 has both.
+It begins with what it looks for first, so that searching is fast."""
 
 
 def encode(value: Any, *, indent: int | None = None) -> str:
@@ -18,7 +30,7 @@ def encode(value: Any, *, indent: int | None = None) -> str:
         text = json.dumps(value, allow_nan=False, indent=indent)
     except ValueError:  # a number that is not finite
         return json.dumps(_plain(value, ""), allow_nan=False, indent=indent)
-    if "\\ud" in text:  # perhaps only a whole pair; looking closer is slow and rarely needed
+    if _HALF.search(text):
         return json.dumps(_plain(value, ""), allow_nan=False, indent=indent)
     return text
 

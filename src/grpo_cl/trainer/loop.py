@@ -268,7 +268,7 @@ class GRPOTrainer:
         state: Mapping[str, Any] = found.state
         self.position = Position(**state["position"])
         self.tasks.load_state_dict(state["tasks"])
-        self.trajectory_buffer.load_state_dict(state["buffer"])
+        self.trajectory_buffer.load(found.files.trajectories)
         is_branch = state["algorithm"] is None  # of another run; its algorithm begins here
         if not is_branch:
             self.cl_algorithm.load_state_dict(state["algorithm"])
@@ -280,11 +280,10 @@ class GRPOTrainer:
         state = {
             "position": self.position._asdict(),
             "tasks": self.tasks.state_dict(),
-            "buffer": self.trajectory_buffer.state_dict(),
             "algorithm": self.cl_algorithm.state_dict(),
         }
         parts = (self.policy.save_state, self.cl_algorithm.save_state)
-        self.record.save(self._global_step, state, parts)
+        self.record.save(self._global_step, state, parts, self.trajectory_buffer)
 
 
 def _default_policy(config: GRPOConfig) -> Policy:

@@ -188,7 +188,9 @@ class RunRecord:
         last = position.step == self.config.num_steps_per_task
         return last or position.step % self.config.logging.save_interval == 0
 
-    def save(self, step: int, state: Mapping[str, Any], parts: Parts) -> None:
+    def save(
+        self, step: int, state: Mapping[str, Any], parts: Parts, buffer: TrajectoryBuffer
+    ) -> None:
         """A checkpoint from which the run goes on exactly; every process takes part."""
         save_policy, save_algorithm = parts
         if not self._is_main:
@@ -210,6 +212,7 @@ class RunRecord:
             save_policy(files.policy_dir)
             files.algorithm_dir.mkdir()
             save_algorithm(files.algorithm_dir)
+            buffer.save(files.trajectories)
             files.write_config(self.config)
             write_json(files.state, whole)
 
