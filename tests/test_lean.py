@@ -296,15 +296,16 @@ def test_layers_that_read_the_same_write_what_each_writes(
             torch.testing.assert_close(found, project(layers[name], given))
 
 
-def test_adapters_are_the_two_products_of_their_ranks() -> None:
-    """One of rank 2 and one of rank 70, which is more than a program takes at once."""
+@pytest.mark.parametrize(("rows", "width"), [(3, 130), (200, 2700)])
+def test_adapters_are_the_two_products_of_their_ranks(rows: int, width: int) -> None:
+    """One of rank 2 and one of rank 70; of the larger size a program writes several tiles."""
     torch.manual_seed(0)
-    given, down = torch.randn(3, 130), torch.randn(72, 130)
+    given, down = torch.randn(rows, 130), torch.randn(72, 130)
     inner = fused_adapters.lower(given, down)
-    assert inner.shape == (2, 3, 72)  # 128 numbers and 2
+    assert inner.shape == (2, rows, 72)  # 128 numbers and 2
     torch.testing.assert_close(inner.sum(0), given @ down.T, rtol=1e-4, atol=1e-4)
-    up, found = torch.randn(130, 70), torch.ones(3, 200)
-    fused_adapters.lift(inner, 2, up, 0.5, found[:, 50:180])
+    up, found = torch.randn(width, 70), torch.ones(rows, width + 70)
+    fused_adapters.lift(inner, 2, up, 0.5, found[:, 50:-20])
     expected = 1 + 0.5 * given @ down[2:].T @ up.T
-    torch.testing.assert_close(found[:, 50:180], expected, rtol=1e-4, atol=1e-3)
-    assert (found[:, :50] == 1).all() and (found[:, 180:] == 1).all()
+    torch.testing.assert_close(found[:, 50:-20], expected, rtol=1e-4, atol=1e-3)
+    assert (found[:, :50] == 1).all() and (found[:, -20:] == 1).all()

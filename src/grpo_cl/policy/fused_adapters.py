@@ -17,9 +17,14 @@ ROWS, TILE = 32, 64
 RANKS = 64
 """Ranks that one program of the first product writes."""
 LEAST = 16
-"""The fewest rows and ranks that a matrix unit takes; the second product takes as many at once."""
+"""The fewest rows and ranks that a matrix unit takes; a program of the second product has as many
+rows."""
 COLUMNS = 128
-"""Numbers of a row that one program of the second product writes."""
+"""Numbers of a row that the second product writes at once."""
+PROGRAMS = 256
+"""Of the second product, where rows are long enough for so many: each sums the parts anew."""
+SUMMED = 128
+"""Numbers of a row that are summed at once, which is parts times ranks."""
 
 
 def lower(given_BE: Tensor, down_RE: Tensor) -> Tensor:
@@ -61,9 +66,13 @@ def lift(inner_SBR: Tensor, start: int, up_FR: Tensor, scale: float, found_BF: T
     """Add to ``found_BF`` what the adapter of the ranks from ``start`` writes."""
     parts, rows, ranks = inner_SBR.shape
     width, own = up_FR.shape
-    _lift[(triton.cdiv(rows, LEAST), triton.cdiv(width, COLUMNS))](
+    blocks, tiles = triton.cdiv(rows, LEAST), triton.cdiv(width, COLUMNS)
+    each = triton.cdiv(tiles * blocks, PROGRAMS)
+    most = max(LEAST, triton.next_power_of_2(own))
+    at_once = max(1, SUMMED // most)
+    _lift[(blocks, triton.cdiv(tiles, each))](
         inner_SBR, up_FR, found_BF, rows, width, ranks, start, own, found_BF.stride(0), scale,
-        parts, PARTS=triton.next_power_of_2(parts), OWN=triton.cdiv(own, LEAST) * LEAST,
+        parts, TIMES=triton.cdiv(parts, at_once), AT_ONCE=at_once, OWN=most, TILES=each,
         LEAST=LEAST, COLUMNS=COLUMNS,
     )  # fmt: skip
 
@@ -71,27 +80,28 @@ def lift(inner_SBR: Tensor, start: int, up_FR: Tensor, scale: float, found_BF: T
 @triton.jit
 def _lift(
     inner, up, found, rows, width, ranks, start, own, stride, scale, parts,
-    PARTS: tl.constexpr, OWN: tl.constexpr, LEAST: tl.constexpr, COLUMNS: tl.constexpr,
+    TIMES: tl.constexpr, AT_ONCE: tl.constexpr, OWN: tl.constexpr, TILES: tl.constexpr,
+    LEAST: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = (tl.program_id(0) * LEAST + tl.arange(0, LEAST)).to(tl.int64)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    part = tl.arange(0, PARTS).to(tl.int64)
-    is_row, is_column, is_part = row < rows, column < width, part < parts
+    rank = tl.arange(0, OWN)
+    is_row, is_rank = row < rows, rank < own
     kind = found.dtype.element_ty
-    added = tl.zeros([LEAST, COLUMNS], tl.float32)
-    for first in range(0, OWN, LEAST):
-        rank = first + tl.arange(0, LEAST)
-        is_rank = rank < own
-        place = (part[:, None] * rows + row[None, :])[:, :, None] * ranks + (start + rank)[
-            None, None, :
-        ]
-        is_in = (is_part[:, None] & is_row[None, :])[:, :, None] & is_rank[None, None, :]
-        # Rounded where the same adapter rounds when it is trained.
-        lowered = tl.sum(tl.load(inner + place, is_in, 0.0), 0).to(kind)
+    total = tl.zeros([LEAST, OWN], tl.float32)
+    for time in tl.static_range(TIMES):
+        part = (time * AT_ONCE + tl.arange(0, AT_ONCE)).to(tl.int64)
+        place = (part[:, None] * rows + row[None, :])[:, :, None] * ranks
+        is_in = ((part < parts)[:, None] & is_row[None, :])[:, :, None] & is_rank[None, None, :]
+        total += tl.sum(tl.load(inner + place + (start + rank)[None, None, :], is_in, 0.0), 0)
+    # Rounded where the same adapter rounds when it is trained.
+    lowered = total.to(kind)
+    for tile in range(TILES):
+        column = (tl.program_id(1) * TILES + tile) * COLUMNS + tl.arange(0, COLUMNS)
+        is_column = column < width
         weight = up + column[:, None] * own + rank[None, :]
         raised = tl.load(weight, is_column[:, None] & is_rank[None, :], 0.0)
-        added += tl.dot(lowered, tl.trans(raised), input_precision="ieee")
-    where = found + row[:, None] * stride + column[None, :]
-    is_there = is_row[:, None] & is_column[None, :]
-    total = tl.load(where, is_there, 0.0).to(tl.float32) + added * scale
-    tl.store(where, total.to(kind), is_there)
+        added = tl.dot(lowered, tl.trans(raised), input_precision="ieee")
+        where = found + row[:, None] * stride + column[None, :]
+        is_there = is_row[:, None] & is_column[None, :]
+        before = tl.load(where, is_there, 0.0).to(tl.float32)
+        tl.store(where, (before + added * scale).to(kind), is_there)
