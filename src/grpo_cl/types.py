@@ -267,6 +267,10 @@ class TrajectoryGroup(Record):
     """What is learned from: the rewards' values, or shaped ones."""
 
 
+SUCCESS = 1 - 1e-6
+"""The least reward of an episode that succeeded: a product of floats may miss 1 by a little."""
+
+
 class Reward(Record):
     """A score and everything it was made of."""
 

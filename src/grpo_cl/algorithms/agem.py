@@ -11,9 +11,7 @@ from grpo_cl.algorithms.base import CLAlgorithm, TrainerView
 from grpo_cl.buffer import earlier_domains, even_shares
 from grpo_cl.config import Share
 from grpo_cl.policy.continual.projection import Projection, UpdateProjection
-from grpo_cl.types import Record, Task, TokenTrace
-
-SUCCESS = 1.0
+from grpo_cl.types import SUCCESS, Record, Task, TokenTrace
 
 
 class AgemOptions(Record):
@@ -95,7 +93,7 @@ class AgemCL(CLAlgorithm[AgemOptions]):
             successes = [
                 record.trajectory.tokens
                 for record in buffer.records(name)
-                if record.reward == SUCCESS and record.trajectory.tokens
+                if record.reward >= SUCCESS and record.trajectory.tokens
             ]
             chosen += rng.sample(successes, min(share, len(successes)))
         return chosen

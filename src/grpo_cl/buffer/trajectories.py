@@ -14,9 +14,7 @@ from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError, TaskDataError
 from grpo_cl.registry import pick
 from grpo_cl.rundir import encode, write_file
-from grpo_cl.types import Task, TrajectoryGroup
-
-SUCCESS = 1.0
+from grpo_cl.types import SUCCESS, Task, TrajectoryGroup
 
 
 class TrajectoryBuffer:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from grpo_cl.errors import ConfigError
-from grpo_cl.types import Record, Reward, RewardType
+from grpo_cl.types import SUCCESS, Record, Reward, RewardType
 
 BASE = "base"
 """The stage before the first: the untrained policy."""
@@ -20,8 +20,6 @@ TOOL_ARGUMENTS = "tool_arguments"
 JUDGE_AGREEMENT = "judge_agreement"
 """Mean share of a judge's votes that are with the majority, where a judge was asked."""
 _REWARD, _TOOL_ACCURACY = "reward", "tool_accuracy"
-SUCCESS = 1 - 1e-6
-"""A reward is a product of floats; this much of it is all of it."""
 
 
 class Drift(Record):

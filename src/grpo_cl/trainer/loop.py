@@ -28,7 +28,7 @@ from grpo_cl.trainer.rollouts import (
     summary,
     told_rewards,
 )
-from grpo_cl.types import Task, TokenTrace, Trajectory, TrajectoryGroup
+from grpo_cl.types import SUCCESS, Task, TokenTrace, Trajectory, TrajectoryGroup
 
 
 class Policy(Protocol):
@@ -243,7 +243,8 @@ class GRPOTrainer:
     def _observe(self, group: TrajectoryGroup) -> None:
         if group.task.domain in self.tasks.domains:
             known = told_rewards(group, [reward.value for reward in group.rewards])
-            self.tasks.observe(group.task, successes=known.count(1.0), trials=len(known))
+            successes = sum(value >= SUCCESS for value in known)
+            self.tasks.observe(group.task, successes=successes, trials=len(known))
 
     def _evaluate_learned(self) -> None:
         """Measure within a stage what it learns and what it may do to the domains before it."""

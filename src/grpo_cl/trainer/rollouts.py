@@ -16,9 +16,8 @@ from grpo_cl.advantages import (
 )
 from grpo_cl.config import GRPOConfig
 from grpo_cl.evaluation import Play, Score, episode_seed, require_told
-from grpo_cl.metrics.rmatrix import SUCCESS
 from grpo_cl.rewards import learned_value
-from grpo_cl.types import Reward, Task, Trajectory, TrajectoryGroup
+from grpo_cl.types import SUCCESS, Reward, Task, Trajectory, TrajectoryGroup
 
 Credit = Sequence[float | Sequence[float] | None]
 """Of each episode of a group: one advantage, or one per turn; None where it says nothing."""
