@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -6,13 +7,13 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
 
-from grpo_cl.policy.adapted import project
+from grpo_cl.policy.adapted import project, project_last
 
 
-def adapted(*, learns: bool = False, **settings: Any) -> Linear:
+def adapted(*, learns: bool = False, has_bias: bool = True, **settings: Any) -> Linear:
     torch.manual_seed(0)
     adapters = LoraConfig(r=3, lora_alpha=5, target_modules=["0"], **settings)
-    model: Any = get_peft_model(nn.Sequential(nn.Linear(6, 4)), adapters)
+    model: Any = get_peft_model(nn.Sequential(nn.Linear(6, 4, bias=has_bias)), adapters)
     layer = model.base_model.model[0]
     nn.init.normal_(layer.lora_B["default"].weight)
     layer.base_layer.requires_grad_(learns)
@@ -26,10 +27,14 @@ def learned(layer: Linear, output: Tensor, given: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("learns", [False, True])
-def test_a_layer_with_an_adapter_writes_and_learns_as_peft_does(learns: bool) -> None:
-    layer = adapted(learns=learns)
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("way", [project, project_last])
+def test_a_layer_with_an_adapter_writes_and_learns_as_peft_does(
+    way: Callable[[nn.Module, Tensor], Tensor], has_bias: bool, learns: bool
+) -> None:
+    layer = adapted(learns=learns, has_bias=has_bias)
     given = torch.randn(5, 6, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    found, expected = project(layer, given), layer(given)
+    found, expected = way(layer, given), layer(given)
     assert torch.allclose(found, expected, atol=1e-5)
     pairs = zip(learned(layer, found, given), learned(layer, expected, given), strict=True)
     assert all(torch.allclose(ours, theirs, atol=1e-5) for ours, theirs in pairs)

@@ -1,6 +1,7 @@
 """Layers read with fused kernels, run by Triton's interpreter."""
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -9,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
+from typing_extensions import override
 
 from architectures import built
 from grpo_cl.policy.kernels import ONE_BY_ONE, Seen
@@ -23,6 +26,7 @@ pytest.importorskip("triton")
 kernels: Any = import_module("grpo_cl.policy.fused_layers")
 scores: Any = import_module("grpo_cl.policy.fused_scores")
 
+aten: Any = torch.ops.aten
 SEQUENCES = [(1, 2, 3, 4, 9), (1, 2, 3, 7), (5, 6), (1, 2, 3, 7, 8, 8)]
 
 
@@ -156,6 +160,37 @@ def test_fused_layers_score_and_learn_as_the_models_own(
         assert torch.allclose(grad, wanted[name], atol=1e-3, rtol=1e-3), name
     unfuse(module)
     assert torch.equal(read(scorer, module, torch.float32)[0], expected)
+
+
+class Products(TorchDispatchMode):
+    """Counts matrix products by what is read and written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: Counter[tuple[int, int]] = Counter()
+
+    @override
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func in {aten.mm.default, aten.addmm.default, aten.addmm_.default}:
+            self.made[args[-1].shape[0], found.shape[1]] += 1
+        return found
+
+
+@pytest.mark.parametrize("builder", [llama, adapted_llama])
+def test_what_is_computed_twice_leaves_out_its_last_product(builder: Callable[[], Any]) -> None:
+    module = built(builder)
+    assert isinstance(module, PreTrainedModel)
+    module.gradient_checkpointing_enable()
+    module.train()
+    scorer = Scorer(module)
+    FusedLayers(module)
+    with Products() as products:
+        read(scorer, module, torch.float32)
+    settings = module.config
+    layers = settings.num_hidden_layers
+    # Once forward, and two of as many numbers for what the gates read on the way back.
+    assert products.made[settings.intermediate_size, settings.hidden_size] == 3 * layers
 
 
 def test_in_bfloat16_fused_layers_are_as_near_to_float32_as_the_models_own() -> None:

@@ -31,6 +31,23 @@ def project(layer: nn.Module, given_NI: Tensor) -> Tensor:
     return _Adapted.apply(given_NI, base.weight, base.bias, *adapter)
 
 
+def project_last(layer: nn.Module, given_NI: Tensor) -> Tensor:
+    """As ``project``, at the end of what is computed twice, where the layer's product is made once.
+
+    The second time ends as soon as everything is there that is kept for the way back. PyTorch's own
+    operations keep what they read before they compute, so what comes last is not computed.
+    """
+    base, adapter = parts_of(layer)
+    if adapter is None or base.bias is not None:
+        return project(layer, given_NI)
+    down_RI, up_OR, scale = adapter
+    kind = given_NI.dtype
+    inner_NR = linear(given_NI, down_RI.to(kind))
+    nothing_NO = given_NI.new_zeros(()).expand(len(given_NI), len(up_OR))
+    added_NO = torch.addmm(nothing_NO, inner_NR, up_OR.to(kind).t(), beta=0, alpha=scale)
+    return added_NO.addmm_(given_NI, base.weight.t())
+
+
 def parts_of(layer: nn.Module) -> tuple[Any, Adapter | None]:
     """A linear layer and its adapter; the layer as it is, if it has none of the plain kind."""
     adapter = _adapter(layer) if isinstance(layer, Linear) else None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from grpo_cl.policy.adapted import project
+from grpo_cl.policy.adapted import project, project_last
 from grpo_cl.policy.attention import are_alike
 from grpo_cl.policy.branches import attend_branches
 from grpo_cl.policy.kernels import States
@@ -90,7 +90,8 @@ class _Forward:
         total_NE, normed_NE = _norm(layer.post_attention_layernorm, total_NE, added_NE)
         up_NF = project(gates.up_proj, normed_NE)
         inner_NF = kernels_of(KERNELS).gated(project(gates.gate_proj, normed_NE), up_NF)
-        return (total_NE + project(gates.down_proj, inner_NF))[None]
+        last = project_last if layer.gradient_checkpointing else project
+        return (total_NE + last(gates.down_proj, inner_NF))[None]
 
     def _attend(self, normed_NE: Tensor, layout: Layout, turns: tuple[Tensor, Tensor]) -> Tensor:
         layer = self._layer.self_attn
