@@ -36,9 +36,13 @@ def test_lists_switches_numbers_and_none_are_read_as_they_are_meant() -> None:
 
 def test_a_number_for_all_may_be_one_for_each_name() -> None:
     words = "tasks.difficulty=0.3 tasks.difficulty.airline=0 --tasks.difficulty.retail 0.5"
-    assert read_config(words.split()).tasks.difficulty == {"airline": 0.0, "retail": 0.5}
+    pair = ["--task_order", "airline", "retail"]
+    config = read_config([*words.split(), *pair])
+    assert config.tasks.difficulty == {"airline": 0.0, "retail": 0.5}
     with pytest.raises(ConfigError, match=r"tasks\.difficulty.*less than or equal to 1"):
-        read_config(["tasks.difficulty.airline=2"])
+        read_config([*words.split(), *pair, "tasks.difficulty.airline=2"])
+    with pytest.raises(ConfigError, match="has airline, retail but not 'telecom'; name it too"):
+        read_config(words.split())
 
 
 @pytest.mark.parametrize("suffix", [".yaml", ".toml"])

@@ -32,7 +32,8 @@ def test_a_count_is_for_all_domains_or_for_each() -> None:
 
 
 def test_demonstrations_are_as_hard_as_the_tasks_of_a_run_unless_told_otherwise() -> None:
-    config = read_config(["tasks.difficulty.airline=0.1", "tasks.difficulty.retail=0.6"])
+    words = "tasks.difficulty.airline=0.1 tasks.difficulty.retail=0.6 --task_order airline retail"
+    config = read_config(words.split())
 
     def levels(*given: float) -> list[tuple[str, float | None]]:
         names, told = ["airline", "retail"], list(given) or None

@@ -302,6 +302,12 @@ class GRPOConfig(Record):
         return self
 
     @model_validator(mode="after")
+    def _no_domain_is_without_a_difficulty(self) -> Self:
+        for name in self.task_order:
+            self.tasks.difficulty_of(name)
+        return self
+
+    @model_validator(mode="after")
     def _gamma_has_a_use(self) -> Self:
         if self.gamma != 1.0 and not self.loss.per_action:
             raise ValueError("gamma discounts per-action credit; set loss.per_action=true with it")
