@@ -184,14 +184,19 @@ def test_export_writes_the_good_ones_and_counts_them(tmp_path: Path) -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_a_restored_buffer_goes_on_as_if_never_interrupted(
-    offers: list[tuple[str, float]], cut: int, capacity: int
+    tmp_path_factory: pytest.TempPathFactory,
+    offers: list[tuple[str, float]],
+    cut: int,
+    capacity: int,
 ) -> None:
     groups = [make_group(make_task(name), [reward]) for name, reward in offers]
     whole, first, second = (make_buffer(capacity) for _ in range(3))
     for step, group in enumerate(groups[:cut]):
         whole.add(group, step)
         first.add(group, step)
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    path = tmp_path_factory.getbasetemp() / "trajectories.json"
+    first.save(path)
+    second.load(path)
     for step, group in enumerate(groups[cut:], cut):
         whole.add(group, step)
         second.add(group, step)
@@ -286,14 +291,16 @@ def test_a_file_that_is_no_buffer_is_refused_and_changes_nothing(
         buffer.load(tmp_path / "nowhere.json")
 
 
-def test_slots_that_do_not_fit_the_records_are_refused() -> None:
-    buffer = make_buffer()
+def test_slots_that_do_not_fit_the_records_are_refused(tmp_path: Path) -> None:
+    buffer, path = make_buffer(), tmp_path / "trajectories.json"
     buffer.add(make_group(make_task("a"), [0.0, 1.0]), 0)
     for field, value in (("varied", []), ("by_reward", [[0.0, [0, 1]]]), ("offers", [1])):
-        state = buffer.state_dict()
+        buffer.save(path)
+        state = json.loads(path.read_text())
         state["domains"]["airline"][field] = value
-        with pytest.raises(ValueError, match=r"fit the records|as many offers"):
-            make_buffer().load_state_dict(state)
+        path.write_text(json.dumps(state))
+        with pytest.raises(TaskDataError, match=r"fit the records|as many offers"):
+            make_buffer().load(path)
 
 
 def test_chance_may_be_passed_in() -> None:

@@ -92,7 +92,10 @@ class TrajectoryBuffer:
         return len(chosen)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write everything as one JSON document, an episode per line."""
+        """Write everything as one JSON document, an episode per line.
+
+        Drawing goes on from it as if never interrupted.
+        """
         write_file(Path(path), self._document())
 
     def load(self, path: str | PathLike[str]) -> None:
@@ -104,22 +107,13 @@ class TrajectoryBuffer:
         except ValueError as error:
             raise TaskDataError(f"{path} is no JSON: {error}; it was not saved whole") from error
         try:
-            self.load_state_dict(state)
+            self._restore(state)
         except (KeyError, TypeError, ValueError) as error:
             raise TaskDataError(
                 f"{path} is no saved buffer: {error!r}; give a trajectories.json of a checkpoint"
             ) from error
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain JSON data; drawing goes on from it as if never interrupted."""
-        domains = {
-            domain: {**reservoir.order(), "records": [_plain(r) for r in reservoir.records]}
-            for domain, reservoir in self._reservoirs.items()
-        }
-        return {"rng": self._rng.getstate(), "domains": domains}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where ``state_dict`` was taken."""
+    def _restore(self, state: Mapping[str, Any]) -> None:
         version, words, gauss = state["rng"]
         reservoirs = {
             domain: Reservoir.restored(saved) for domain, saved in state["domains"].items()
@@ -133,7 +127,7 @@ class TrajectoryBuffer:
         return group_advantages(known, self.config.loss.advantage)
 
     def _document(self) -> Iterator[str]:
-        """``state_dict`` in pieces, so that a large buffer is never in memory twice."""
+        """The document in pieces, so that a large buffer is never in memory twice."""
         yield f'{{"rng": {encode(self._rng.getstate())},\n"domains": {{'
         for place, (domain, reservoir) in enumerate(self._reservoirs.items()):
             order = encode(reservoir.order())
@@ -150,9 +144,5 @@ def _finite(reward: float, task: Task) -> float:
     return reward
 
 
-def _plain(record: Experience) -> dict[str, Any]:
-    return record.model_dump(mode="json")
-
-
 def _line(record: Experience) -> str:
-    return encode(_plain(record))
+    return encode(record.model_dump(mode="json"))
