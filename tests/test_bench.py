@@ -58,6 +58,19 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Conducted:
             {"algorithms": [{"name": "ewc", "settings": {"num_steps_per_task": 9}}]},
             "compute is 'steps'",
         ),
+        (
+            {
+                "algorithms": [
+                    {"name": "sequential"},
+                    {"name": "merge", "settings": {"lora": {"r": 4}}},
+                ]
+            },
+            "merge cannot serve lora.r=4",
+        ),
+        (
+            {"algorithms": [{"name": "replay", "settings": {"replay_ratio": 1.0}}]},
+            "replay_ratio 1.0 leaves no place",
+        ),
     ],
 )
 def test_a_campaign_that_makes_no_sense_is_refused_in_one_sentence(

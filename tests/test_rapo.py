@@ -49,6 +49,7 @@ def stage(**changes: Any) -> Stage:
 
 def bound(view: Stage, **options: Any) -> RapoCL:
     algorithm = RapoCL(**options)
+    algorithm.check(view.config)
     algorithm.bind(view)
     return algorithm
 

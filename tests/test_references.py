@@ -94,6 +94,7 @@ def test_joint_refuses_weights_of_other_domains():
                 Path("unused"),
                 cl_algorithm="joint",
                 cl_options={"weights": {"toy_left": 1, "mock": 1}},
+                model_name_or_path="no/such/model",  # refused before a model is looked for
             )
         )
 

@@ -65,6 +65,7 @@ def stage(**changes: Any) -> Stage:
 
 def bound(view: Stage, **options: Any) -> ReplayCL:
     algorithm = ReplayCL(**options)
+    algorithm.check(view.config)
     algorithm.bind(view)
     return algorithm
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from grpo_cl.algorithms.base import CLAlgorithm, TrainerView
 from grpo_cl.algorithms.replay import ReplayCL
 from grpo_cl.algorithms.sequential import SequentialCL
+from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
 from grpo_cl.registry import pick, plugin_paths
 
@@ -18,6 +19,7 @@ __all__ = [
     "ReplayCL",
     "SequentialCL",
     "TrainerView",
+    "algorithm_for",
     "find_algorithm",
     "make_algorithm",
 ]
@@ -50,6 +52,13 @@ def find_algorithm(name: str) -> type[CLAlgorithm[Any]]:
     paths = {**plugin_paths("grpo_cl.algorithms"), **ALGORITHMS}
     module, _, attribute = pick(paths, name, "algorithm").partition(":")
     return getattr(import_module(module), attribute)
+
+
+def algorithm_for(config: GRPOConfig) -> CLAlgorithm[Any]:
+    """The algorithm of a run, fresh; one that cannot serve these settings refuses them."""
+    algorithm = make_algorithm(config.cl_algorithm, config.cl_options)
+    algorithm.check(config)
+    return algorithm
 
 
 def make_algorithm(name: str, options: Mapping[str, Any] | None = None) -> CLAlgorithm[Any]:

@@ -54,8 +54,11 @@ class CLAlgorithm(Generic[Options]):
         self.options: Options = self.options_type.model_validate(options)  # type: ignore[assignment]
         self.trainer: TrainerView | None = None
 
+    def check(self, config: GRPOConfig) -> None:
+        """Refuse a run with settings it cannot serve, before anything is loaded."""
+
     def bind(self, trainer: TrainerView) -> None:
-        """Serve this trainer from now on; a run it cannot serve is refused here."""
+        """Serve this trainer from now on; a policy it cannot serve is refused here."""
         self.trainer = trainer
 
     def before_task(self, domain: str) -> None:

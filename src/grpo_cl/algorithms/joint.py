@@ -8,6 +8,7 @@ from pydantic import Field, PositiveFloat
 from typing_extensions import override
 
 from grpo_cl.algorithms.base import CLAlgorithm, TrainerView
+from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
 from grpo_cl.types import Record, Task
 
@@ -31,20 +32,24 @@ class JointCL(CLAlgorithm[JointOptions]):
         self._played: Counter[str] = Counter()
 
     @override
-    def bind(self, trainer: TrainerView) -> None:
-        super().bind(trainer)
-        domains = trainer.config.task_order
-        weights = self.options.weights or dict.fromkeys(domains, 1.0)
-        if weights.keys() != set(domains):
+    def check(self, config: GRPOConfig) -> None:
+        domains, weights = config.task_order, self.options.weights
+        if weights and weights.keys() != set(domains):
             raise ConfigError(
                 f"cl_options.weights names {', '.join(weights)} and the domains are "
                 f"{', '.join(domains)}; give each a weight, or none to play them equally"
             )
-        if trainer.config.loss.zero_variance == "resample" and len(domains) > 1:
+        if config.loss.zero_variance == "resample" and len(domains) > 1:
             raise ConfigError(
                 "loss.zero_variance=resample replaces groups by some of the stage's domain, "
                 "which would tilt the shares of joint; set loss.zero_variance=skip"
             )
+
+    @override
+    def bind(self, trainer: TrainerView) -> None:
+        super().bind(trainer)
+        domains = trainer.config.task_order
+        weights = self.options.weights or dict.fromkeys(domains, 1.0)
         self._tasks = trainer.tasks
         self._shares = {name: weights[name] / sum(weights.values()) for name in domains}
 

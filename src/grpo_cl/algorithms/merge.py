@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from typing_extensions import override
 
 from grpo_cl.algorithms.base import CLAlgorithm, TrainerView
-from grpo_cl.config import Share
+from grpo_cl.config import GRPOConfig, Share
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy.continual.merging import distance, elected, interpolated, summed, task_vector
 from grpo_cl.policy.continual.shelf import Shelf
@@ -64,14 +64,17 @@ class MergeCL(CLAlgorithm[MergeOptions]):
         self._distance: float | None = None
 
     @override
-    def bind(self, trainer: TrainerView) -> None:
-        super().bind(trainer)
-        if trainer.config.lora.r:
+    def check(self, config: GRPOConfig) -> None:
+        if config.lora.r:
             raise ConfigError(
-                f"merge cannot serve lora.r={trainer.config.lora.r}: the sum of two adapters is no "
+                f"merge cannot serve lora.r={config.lora.r}: the sum of two adapters is no "
                 "adapter of that rank, and averages of their factors are something else; "
                 "set lora.r=0, or choose domain_lora or olora"
             )
+
+    @override
+    def bind(self, trainer: TrainerView) -> None:
+        super().bind(trainer)
         self._order = trainer.config.task_order
         self._learner = trainer.policy.learner
         self._shelf = Shelf(self._learner)

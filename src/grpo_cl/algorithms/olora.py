@@ -9,6 +9,7 @@ from pydantic import NonNegativeFloat
 from typing_extensions import override
 
 from grpo_cl.algorithms.base import CLAlgorithm, TrainerView
+from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy.continual.adapters import (
     AdapterStack,
@@ -39,13 +40,16 @@ class OLoraCL(CLAlgorithm[OLoraOptions]):
         self._penalty = 0.0
 
     @override
-    def bind(self, trainer: TrainerView) -> None:
-        super().bind(trainer)
-        if trainer.config.sharding != "none":
+    def check(self, config: GRPOConfig) -> None:
+        if config.sharding != "none":
             raise ConfigError(
-                f"olora adds adapters while it learns and sharding={trainer.config.sharding} is "
+                f"olora adds adapters while it learns and sharding={config.sharding} is "
                 "done before; leave sharding out, or use domain_lora"
             )
+
+    @override
+    def bind(self, trainer: TrainerView) -> None:
+        super().bind(trainer)
         self._config = trainer.config
         self._learner = trainer.policy.learner
         require_adapter(self._learner, "olora")

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from grpo_cl.advantages import group_advantages
 from grpo_cl.algorithms.base import CLAlgorithm, TrainerView
+from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy.continual.passes import trace_logprobs
 from grpo_cl.policy.continual.predecessor import Predecessor
@@ -46,13 +47,12 @@ class RapoCL(CLAlgorithm[RapoOptions]):
         self._drifts: dict[int, tuple[float, ...]] = {}
 
     @override
-    def bind(self, trainer: TrainerView) -> None:
-        if self.options.is_normalised and trainer.config.loss.advantage == "std":
+    def check(self, config: GRPOConfig) -> None:
+        if self.options.is_normalised and config.loss.advantage == "std":
             raise ConfigError(
                 "loss.advantage=std divides by a group's own spread, which undoes "
                 "cl_options.is_normalised; take loss.advantage=mean"
             )
-        super().bind(trainer)
 
     @override
     def augment_rollouts(

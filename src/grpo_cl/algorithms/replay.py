@@ -9,7 +9,7 @@ from typing_extensions import override
 from grpo_cl.advantages import has_variance, known_rewards
 from grpo_cl.algorithms.base import CLAlgorithm, TrainerView
 from grpo_cl.buffer import Experience, earlier_domains, even_shares
-from grpo_cl.config import Share
+from grpo_cl.config import GRPOConfig, Share
 from grpo_cl.errors import ConfigError
 from grpo_cl.types import Record, Task, TrajectoryGroup
 
@@ -42,8 +42,7 @@ class ReplayCL(CLAlgorithm[ReplayOptions]):
         self._numbers: dict[str, float] = {}
 
     @override
-    def bind(self, trainer: TrainerView) -> None:
-        config = trainer.config
+    def check(self, config: GRPOConfig) -> None:
         if config.replay_ratio >= 1:
             raise ConfigError(
                 f"replay_ratio {config.replay_ratio} leaves no place for new tasks; it is the "
@@ -55,7 +54,6 @@ class ReplayCL(CLAlgorithm[ReplayOptions]):
                 "a step of one task cannot displace any; set batch_size_per_gpu to 2 or more, or "
                 "cl_options.mode=additive"
             )
-        super().bind(trainer)
 
     @override
     def augment_batch(self, new_tasks: Sequence[Task], current_domain: str) -> Sequence[Task]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, JsonValue, PositiveInt, ValidationError, model_validator
 
-from grpo_cl.algorithms import make_algorithm
+from grpo_cl.algorithms import algorithm_for
 from grpo_cl.config import GRPOConfig
 from grpo_cl.domains.overlay import deep_update
 from grpo_cl.errors import ConfigError
@@ -118,13 +118,16 @@ def checked(fields: Mapping[str, Any]) -> Campaign:
     """The campaign, once every run of it is known to have a description that makes sense."""
     try:
         campaign = Campaign.model_validate(fields)
-        for entry in campaign.algorithms:
-            for order in campaign.orders_of(entry):
-                campaign.config(entry, order, campaign.seeds[0])
+        configs = [
+            campaign.config(entry, order, campaign.seeds[0])
+            for entry in campaign.algorithms
+            for order in campaign.orders_of(entry)
+        ]
     except ValidationError as error:
         raise ConfigError(_sentence(error)) from error
+    for config in configs:
+        algorithm_for(config)
     for entry in campaign.algorithms:
-        make_algorithm(entry.name, entry.cl_options)
         _require_equal_domains(campaign, entry)
         _require_equal_steps(campaign, entry)
     return campaign

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import JsonValue
 
-from grpo_cl.algorithms import make_algorithm
+from grpo_cl.algorithms import algorithm_for
 from grpo_cl.buffer import TrajectoryBuffer
 from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
@@ -86,7 +86,7 @@ def _limits(config: GRPOConfig) -> list[tuple[bool, str]]:
 
 def draw(config: GRPOConfig, tasks: TaskDataLoader) -> Iterator[DrawnStage]:
     """Every stage with the tasks that ``grpo-cl train`` would play with the same description."""
-    algorithm = make_algorithm(config.cl_algorithm, config.cl_options)
+    algorithm = algorithm_for(config)
     algorithm.bind(_View(config, tasks, TrajectoryBuffer(config)))
     for domain in config.task_order:
         steps = [

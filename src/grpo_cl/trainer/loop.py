@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from grpo_cl.algorithms import CLAlgorithm, make_algorithm
+from grpo_cl.algorithms import CLAlgorithm, algorithm_for
 from grpo_cl.buffer import TrajectoryBuffer
 from grpo_cl.config import GRPOConfig
 from grpo_cl.evaluation import Play, evaluate
@@ -101,7 +101,7 @@ class GRPOTrainer:
             memory=self.cast.memory,
         )
         self.trajectory_buffer = TrajectoryBuffer(config)
-        self._algorithm = make_algorithm(config.cl_algorithm, config.cl_options)
+        self._algorithm = algorithm_for(config)
         self.policy = policy or _default_policy(config)
         self._algorithm.bind(self)
         self.position = Position()
@@ -116,6 +116,7 @@ class GRPOTrainer:
 
     @cl_algorithm.setter
     def cl_algorithm(self, algorithm: CLAlgorithm) -> None:
+        algorithm.check(self.config)
         algorithm.bind(self)
         self._algorithm = algorithm
 
