@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from math import sqrt
 from random import Random
-from statistics import stdev
+from statistics import stdev, variance
 
 import pytest
 
@@ -38,8 +38,22 @@ def test_one_run_has_the_paired_standard_error_over_tasks_and_says_what_it_cover
     assert found is not None
     assert found.estimate == pytest.approx(sum(CHANGES) / 6)
     assert found.standard_error == pytest.approx(stdev(CHANGES) / sqrt(6), rel=0.04)
-    assert (found.seeds, found.tasks, found.degrees) == (1, 10, pytest.approx(5 + 3))
+    assert (found.seeds, found.tasks, found.degrees) == (1, 10, pytest.approx(5))
     assert (found.method, found.covers) == ("bootstrap over tasks", TASKS_COVERED)
+
+
+def test_domains_count_by_what_they_add_to_the_noise_of_a_score():
+    found = bootstrap_interval([run(LEARNED, KEPT)], average_performance, rng=Random(0))
+    assert found is not None
+    # Variances of the two means, a quarter of each: .137 / 6 / 4 and .0417 / 4 / 4.
+    first, second = variance(KEPT) / 24, variance([0.25, 0.5, 0.5, 0.75]) / 16
+    wanted = (first + second) ** 2 / (first**2 / 5 + second**2 / 3)
+    assert found.degrees == pytest.approx(wanted, rel=0.1)
+
+
+def test_rewards_between_0_and_1_have_no_interval_from_successes():
+    partial = EMPTY.with_cell("a", "a", Cell(mean=0.5, tasks={"0": (0, 2), "1": (0, 2)}))
+    assert bootstrap_interval([partial], average_performance, rng=Random(0)) is None
 
 
 def test_two_runs_differ_by_the_difference_of_their_paired_changes():

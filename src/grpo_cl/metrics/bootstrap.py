@@ -4,8 +4,9 @@ The tasks are the same in every run, so one draw of tasks serves all cells of al
 tasks share cancels in every difference.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from math import sqrt
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from math import inf, sqrt
 from random import Random
 from statistics import fmean, variance
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from grpo_cl.metrics.statistics import (
     Part,
     Sample,
     require_same_tasks,
+    satterthwaite,
     seed_part,
     t_interval,
 )
@@ -51,8 +53,8 @@ def bootstrap_interval(
 ) -> Interval | None:
     """A score's mean over ``runs``, less that over ``baseline``, for seeds and tasks like these.
 
-    None where the score is missing. A run gives one matrix; with a single run in a group the
-    interval has no part for seeds, and says so.
+    None where the score is missing, or is no share of successes. A run gives one matrix; with a
+    single run in a group the interval has no part for seeds, and says so.
     """
     groups = [[run.scores() for run in runs], [run.scores() for run in baseline]]
     values = [[score(scores) for scores in group] for group in groups]
@@ -102,7 +104,7 @@ def _cell(
     matrix: RMatrix, stage: str, domain: str, tasks: Mapping[str, Sequence[str]]
 ) -> _Cell | None:
     cell = matrix.cell(stage, domain)
-    if cell is None:
+    if cell is None or not cell.is_counted:
         return None
     counts = [cell.tasks[task] for task in tasks[domain]]
     noise = sum(c * (n - c) / (n * n * (n - 1)) for c, n in counts if n > 1)
@@ -119,20 +121,32 @@ def _task_part(
 ) -> Part | None:
     if few := sorted(domain for domain, ids in tasks.items() if len(ids) < 2):
         raise ConfigError(f"fewer than two test tasks in {few}; an interval over tasks needs two")
-    found: list[float | None] = []
-    for _ in range(draws):
-        # One fewer than there are makes the variance unbiased (Rao and Wu 1988).
-        drawn = {
-            domain: rng.choices(range(len(ids)), k=len(ids) - 1) for domain, ids in tasks.items()
-        }
-        found.append(
-            _scored(
-                tables, score, lambda cell, d=drawn: fmean(cell.rates[i] for i in d[cell.domain])
-            )
-        )
-    known = [value for value in found if value is not None]
-    degrees = sum(len(ids) - 1 for ids in tasks.values())
-    return Part(variance(known), degrees) if len(known) == len(found) else None
+
+    def drawn(domains: Iterable[str], count: int) -> float | None:
+        """The variance of the score when the tasks of ``domains`` are drawn by chance."""
+        sizes = {domain: len(tasks[domain]) for domain in domains}
+        found: list[float | None] = []
+        for _ in range(count):
+            # One fewer than there are makes the variance unbiased (Rao and Wu 1988).
+            places = {name: rng.choices(range(size), k=size - 1) for name, size in sizes.items()}
+            found.append(_scored(tables, score, partial(_mean_of, places)))
+        known = [value for value in found if value is not None]
+        return variance(known) if len(known) == len(found) else None
+
+    total = drawn(tasks, draws)
+    each = [(drawn([domain], draws // len(tasks)), len(ids) - 1) for domain, ids in tasks.items()]
+    known = [Part(found, degrees) for found, degrees in each if found is not None]
+    if total is None or len(known) < len(each):
+        return None
+    # A domain counts by what it adds: one that the score does not look at says nothing of it.
+    return Part(total, satterthwaite(sum(part.variance for part in known), known) or inf)
+
+
+def _mean_of(places: Mapping[str, Sequence[int]], cell: _Cell) -> float:
+    """Of the drawn tasks, or of all in a domain where none were drawn."""
+    if cell.domain not in places:
+        return fmean(cell.rates)
+    return fmean(cell.rates[place] for place in places[cell.domain])
 
 
 def _play_variance(

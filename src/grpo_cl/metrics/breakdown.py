@@ -72,7 +72,7 @@ def gain_normalised_forgetting(matrix: RMatrix) -> dict[str, float | None]:
     """The share of its gain that each earlier domain lost; None where nothing was learned.
 
     A domain was learned if its gain over the untrained policy exceeds 1.64 standard errors of the
-    gain, tasks paired.
+    gain, tasks paired; where the successes do not tell the gain, that is not known.
     """
     last = matrix.rows[-1].after if matrix.rows else BASE
     earlier = matrix.domains[: matrix.domains.index(last)] if last != BASE else ()
@@ -82,6 +82,8 @@ def gain_normalised_forgetting(matrix: RMatrix) -> dict[str, float | None]:
 def _lost_share(matrix: RMatrix, domain: str, last: str) -> float | None:
     base, learned, kept = (matrix.cell(stage, domain) for stage in (BASE, domain, last))
     if base is None or learned is None or kept is None or len(base.tasks) < 2:
+        return None
+    if not (base.is_counted and learned.is_counted):
         return None
     gain = learned.mean - base.mean
     noise = task_difference(base.tasks, learned.tasks).standard_error

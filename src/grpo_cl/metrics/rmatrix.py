@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isclose
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, Self
@@ -84,6 +85,11 @@ class Cell(Record):
         """Mean share of successful plays; None without tasks."""
         shares = [successes / trials for successes, trials in self.tasks.values()]
         return fmean(shares) if shares else None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the successes make up the mean, which rewards between 0 and 1 do not."""
+        return self.pass_rate is not None and isclose(self.mean, self.pass_rate, abs_tol=1e-9)
 
     def numbers(self) -> dict[str, float]:
         """The measurement in short, as it is logged."""

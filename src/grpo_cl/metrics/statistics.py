@@ -62,8 +62,7 @@ def t_interval(estimate: float, total: float, parts: Sequence[Part], sample: Sam
 
     ``parts`` are the variances that ``total`` was put together from.
     """
-    uncertainty = sum(part.variance**2 / part.degrees for part in parts)
-    degrees = total**2 / uncertainty if uncertainty else None
+    degrees = satterthwaite(total, parts)
     half = t_quantile((1 + CONFIDENCE) / 2, degrees) * sqrt(total) if degrees else 0.0
     return Interval(
         estimate=estimate,
@@ -73,6 +72,12 @@ def t_interval(estimate: float, total: float, parts: Sequence[Part], sample: Sam
         degrees=degrees,
         **sample._asdict(),
     )
+
+
+def satterthwaite(total: float, parts: Sequence[Part]) -> float | None:
+    """How well a variance is known that was put together from ``parts``; None without variance."""
+    uncertainty = sum(part.variance**2 / part.degrees for part in parts)
+    return total**2 / uncertainty if uncertainty else None
 
 
 def seed_interval(values: Sequence[float], *, tasks: int) -> Interval:
