@@ -262,3 +262,15 @@ def test_two_processes_learn_what_one_does(short: Run, tmp_path: Path) -> None:
 def numbers_of(step: dict[str, Any]) -> dict[str, float]:
     """The loss, the rewards, and what the algorithm says of itself."""
     return {key: step[key] for key in step if key in {"loss", "reward_mean"} or key[:3] == "cl/"}
+
+
+def test_groups_that_were_played_in_vain_are_observed_too(tmp_path: Path) -> None:
+    config = toy_config(
+        tmp_path, loss={"zero_variance": "resample"}, tasks={"strategy": "weighted"}
+    )
+    trainer = GRPOTrainer(config)
+    numbers = trainer.train_step(config.task_order[0])
+    observed = trainer.tasks.state_dict()["observed"][config.task_order[0]]
+    played = numbers["groups"] + numbers["resampled_groups"]
+    assert numbers["resampled_groups"] > 0
+    assert sum(trials for _, trials in observed.values()) == played * config.num_samples_per_prompt

@@ -511,9 +511,9 @@ def test_an_episode_that_could_not_be_scored_is_compared_all_the_same() -> None:
 
 def test_episodes_that_differ_only_within_teach_something() -> None:
     made = group([1.0, 0.0], [0.0, 1.0])
-    assert is_telling(made, made.training_rewards)
+    assert is_telling(credit(made, made.training_rewards, GRPOConfig()))
     same = group([1.0, 0.0], [1.0, 0.0])
-    assert not is_telling(same, same.training_rewards)
+    assert not is_telling(credit(same, same.training_rewards, GRPOConfig()))
 
 
 # Models that answer and judge.

@@ -19,7 +19,7 @@ from grpo_cl.rundir import read_journal
 from grpo_cl.tasks import TaskDataLoader
 from grpo_cl.trainer.effort import Effort
 from grpo_cl.trainer.record import Position, RunRecord
-from grpo_cl.trainer.rollouts import Batch, is_telling, summary, told_rewards
+from grpo_cl.trainer.rollouts import Batch, credit, is_telling, summary, told_rewards
 
 
 def import_run(plan_dir: Path, run_dir: Path, out: Path, *, evaluate: bool) -> dict[str, Any]:
@@ -106,20 +106,21 @@ class Intake:
             for group in played.groups:
                 self._buffer.add(group, step=number)
             self.record.keep(played.groups, number)
-            self.record.log_step(Position(stage.index, place), _numbers(played))
+            self.record.log_step(Position(stage.index, place), _numbers(played, self._config))
         end = Position(stage.index, self._config.num_steps_per_task)
         self.log_row(end, stage.domain, measured)
         model = SavedModel(find_model(self.files.model_dir(stage.name)))
         self.record.close_stage(stage.index, model, self._buffer)
 
 
-def _numbers(played: Played) -> dict[str, float]:
+def _numbers(played: Played, config: GRPOConfig) -> dict[str, float]:
     """What a step's log says of its episodes; of samples, only what they scored."""
     groups = played.groups
     if not any(told_rewards(group, group.training_rewards) for group in groups):
         scores = played.scores
         return {"reward_mean": fmean(scores), "reward_max": max(scores)} if scores else {}
-    flat = sum(not is_telling(group, group.training_rewards) for group in groups)
+    credits = [credit(group, group.training_rewards, config) for group in groups]
+    flat = sum(not is_telling(given) for given in credits)
     effort = Effort()
     effort.add([one for group in groups for one in group.trajectories])
     counts = {name: value for name, value in effort.take().items() if name != "play_s"}

@@ -167,16 +167,16 @@ class GRPOTrainer:
         groups = self.cl_algorithm.augment_rollouts(batch.groups, domain)
         rollout_s = time.monotonic() - started
         shaped = [(g, self.cl_algorithm.shape_rewards(g, g.training_rewards)) for g in groups]
-        learned = [(group, rewards) for group, rewards in shaped if is_telling(group, rewards)]
+        credited = [(group, credit(group, rewards, self.config)) for group, rewards in shaped]
+        learned = [(group, given) for group, given in credited if is_telling(given)]
         numbers = self.policy.update(
             [group for group, _ in learned],
-            [credit(group, rewards, self.config) for group, rewards in learned],
+            [given for _, given in learned],
             auxiliary=self.cl_algorithm.auxiliary_loss,
             transform=self.cl_algorithm.transform_gradients,
         )
         for group in groups:
             self.trajectory_buffer.add(group, step=self._global_step)
-            self._observe(group)
         self.record.keep(groups, self._global_step)
         self.cl_algorithm.post_step_hook(self, domain)
         return {
@@ -206,7 +206,10 @@ class GRPOTrainer:
 
         def collect_groups(tasks: Sequence[Task], attempt: int) -> list[TrajectoryGroup]:
             label = f"step/{self._global_step}/{attempt}"
-            return collect(tasks, play=play, score=self._score, config=self.config, label=label)
+            groups = collect(tasks, play=play, score=self._score, config=self.config, label=label)
+            for group in groups:  # also those that others take the place of
+                self._observe(group)
+            return groups
 
         return collect_varied(
             tasks, lambda count: self.tasks.next_batch(domain, count), collect_groups, self.config

@@ -2,14 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 from statistics import fmean
 from typing import NamedTuple
 
 from grpo_cl.advantages import (
     action_advantages,
     group_advantages,
-    has_variance,
     known_rewards,
     step_advantages,
     terminal_rewards,
@@ -76,7 +74,7 @@ def collect_varied(
         flat = [
             place
             for place, group in enumerate(groups)
-            if not is_telling(group, group.training_rewards)
+            if not is_telling(credit(group, group.training_rewards, config))
         ]
         if not flat:
             break
@@ -91,11 +89,9 @@ def told_rewards(group: TrajectoryGroup, rewards: Sequence[float]) -> list[float
     return [reward for reward in known_rewards(group, rewards) if reward is not None]
 
 
-def is_telling(group: TrajectoryGroup, rewards: Sequence[float]) -> bool:
-    """Whether the episodes of a group differ in reward, or any of their steps do."""
-    rows = [row for row in step_rewards(group, rewards) if row is not None]
-    columns = zip_longest(*rows) if _is_stepwise(group) else ()
-    return has_variance(known_rewards(group, rewards)) or any(map(has_variance, columns))
+def is_telling(given: Credit) -> bool:
+    """Whether any episode of a group, or any turn, is better or worse than its peers."""
+    return any(any(one) if isinstance(one, Sequence) else one for one in given)
 
 
 def step_rewards(
