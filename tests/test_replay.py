@@ -161,15 +161,17 @@ def test_tasks_that_still_vary_are_picked_and_mastered_ones_only_reviewed() -> N
 
 def test_the_last_stored_episodes_say_whether_a_task_varies() -> None:
     view = stage()
-    first, second, third = view.tasks.train_tasks("toy_left")[:3]
+    first, second, third, fourth = view.tasks.train_tasks("toy_left")[:4]
+    shaped = played(third, [0.0, 0.0]).model_copy(update={"training_rewards": (0.5, 0.0)})
+    failed = Trajectory(task=fourth, messages=(), termination=Termination.INFRASTRUCTURE_ERROR)
+    solved = played(fourth, [1.0, 1.0, 0.0])
+    unscored = solved.model_copy(update={"trajectories": (*solved.trajectories[:2], failed)})
     view.trajectory_buffer.add(played(first, [0.0, 1.0]), 0)
     view.trajectory_buffer.add(played(first, [1.0, 1.0]), 1)
     view.trajectory_buffer.add(played(second, [1.0, 0.0]), 0)
-    view.trajectory_buffer.add(played(third, [0.0]), 2)
-    view.trajectory_buffer.add(played(third, [1.0, 1.0, 1.0]), 1)
-    records = view.trajectory_buffer.records("toy_left")
-    assert varied_tasks(records, 2) == [second.id, third.id]
-    assert varied_tasks(records, 4) == [first.id, second.id, third.id]
+    view.trajectory_buffer.add(shaped, 1)
+    view.trajectory_buffer.add(unscored, 1)
+    assert varied_tasks(view.trajectory_buffer.records("toy_left")) == [second.id, third.id]
 
 
 def test_without_a_task_that_varies_any_is_picked() -> None:

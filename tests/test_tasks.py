@@ -84,6 +84,10 @@ def test_weights_favour_tasks_that_sometimes_succeed() -> None:
     top = {task_id for task_id, _ in drawn.most_common(2)}
     assert top == {known[0].id, known[1].id}
     assert len(drawn) > 2
+    batches = [tasks.next_batch("airline", 8) for _ in range(100)]
+    mixed = [[task.id in top for task in batch] for batch in batches]
+    # Who displaces some of a batch takes the last places, and those with most to learn come first.
+    assert sum(sum(row[:4]) for row in mixed) > 2 * sum(sum(row[4:]) for row in mixed)
 
 
 @pytest.mark.parametrize(("name", "own"), [("airline", 30), ("memory", 74)])

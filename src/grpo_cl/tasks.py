@@ -67,7 +67,7 @@ class TaskDataLoader:
         return tasks
 
     def next_batch(self, domain: str, count: int) -> list[Task]:
-        """``count`` training tasks; they differ unless the domain has fewer."""
+        """``count`` training tasks; they differ unless the domain has fewer or an epoch ends."""
         tasks = self.train_tasks(domain)
         if not tasks:
             raise ConfigError(f"domain {domain!r} has no training tasks; see tasks.generated")
@@ -148,8 +148,11 @@ class TaskDataLoader:
             # Sampling without replacement by weight: Efraimidis and Spirakis 2006.
             return rng.random() ** (1 / (rate * (1 - rate)))
 
-        ranked = sorted(((key(task), task) for task in self.train_tasks(domain)), key=_first)
-        return [task for _, task in ranked[-count:]]
+        ranked = sorted(
+            ((key(task), task) for task in self.train_tasks(domain)), key=_first, reverse=True
+        )
+        # The best first: whoever leaves out some of a batch leaves out the last.
+        return [task for _, task in ranked[:count]]
 
 
 def _first(pair: tuple[float, Task]) -> float:

@@ -91,7 +91,7 @@ class ReplayCL(CLAlgorithm[ReplayOptions]):
     def post_task_hook(self, trainer: TrainerView, domain: str) -> None:
         if trainer.config.replay_ratio:
             records = trainer.trajectory_buffer.records(domain)
-            self._varied[domain] = varied_tasks(records, trainer.config.num_samples_per_prompt)
+            self._varied[domain] = varied_tasks(records)
 
     @override
     def telemetry(self) -> Mapping[str, float]:
@@ -134,14 +134,20 @@ class ReplayCL(CLAlgorithm[ReplayOptions]):
             varied.remove(group.task.id)
 
 
-def varied_tasks(records: Sequence[Experience], count: int) -> list[str]:
-    """Tasks whose last ``count`` stored episodes differ in reward."""
-    rewards: dict[str, list[float]] = {}
-    for record in sorted(records, key=lambda record: -record.step):
-        latest = rewards.setdefault(record.task.id, [])
-        if len(latest) < count:
-            latest.append(record.reward)
-    return [name for name in sorted(rewards) if has_variance(rewards[name])]
+def varied_tasks(records: Sequence[Experience]) -> list[str]:
+    """Tasks whose episodes had an advantage when they were last played, of those that are kept."""
+    latest = {record.task.id: record.step for record in sorted(records, key=_step)}
+    return sorted(
+        {
+            record.task.id
+            for record in records
+            if record.advantage and record.step == latest[record.task.id]
+        }
+    )
+
+
+def _step(record: Experience) -> int:
+    return record.step
 
 
 def _is_varied(group: TrajectoryGroup) -> bool:
