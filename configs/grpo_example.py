@@ -62,7 +62,7 @@ config = GRPOConfig(
         generated=8,  # test tasks of the generator; 0 takes τ²-bench's test split
         trials=2,  # plays of each; 1 writes greedily
     ),
-    eval_interval=None,  # steps between measurements of the domain being learned
+    eval_interval=None,  # steps between measurements of the domains learned so far
     # -- Where it goes. A directory holds one run; to go on with it, set resume_from to it.
     log_dir=Path("runs/example"),
     # resume_from=Path("runs/example"),

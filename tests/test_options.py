@@ -90,6 +90,9 @@ TOY = "--model_name_or_path tabular --task_order toy_left toy_right"
         (f"{TOY} --cl_algorithm olora", "set lora.r to 8 or more"),
         (f"{TOY} --cl_algorithm replay --replay_ratio 1", "must be below 1"),
         (f"{TOY} --gamma 0.9", "set loss.per_action=true"),
+        ("--task_order [airline", "unknown domain '[airline'"),
+        ("--learning_rate {", "learning_rate: "),
+        (f"{TOY} --cl_algorithm replay cl_options.mode={{", "cl_options.mode: "),
         (f"{TOY} --sharding fsdp", "leave sharding out"),
         (f"{TOY} --rollout.user nobody", "unknown user strategy 'nobody'; known: "),
         (f"{TOY} --log_dir file/run", "choose another --log_dir"),
@@ -118,6 +121,13 @@ def test_bad_input_ends_with_status_two_before_any_work(
     assert "Traceback" not in found.err
     assert found.out == ""
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.json", "file", "taken"]
+
+
+def test_evaluate_refuses_a_run_instead_of_measuring_the_policy_it_began_with(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["evaluate", *TOY.split(), "--resume_from", "runs/toy"]) == 2
+    assert "--model_name_or_path RUN/checkpoint_task_N/model" in capsys.readouterr().err
 
 
 def test_help_lists_every_setting_with_its_default() -> None:

@@ -107,11 +107,11 @@ def _value(name: str, values: list[str]) -> Any:
     field = known.get(name)
     sections = (known.get(name.partition(".")[0]), known.get(name.rpartition(".")[0]))
     if field is None and any(s is not None and _has_names(s.annotation) for s in sections):
-        return yaml.safe_load(_single(name, values))
+        return _read(_single(name, values))
     if field is None:
         raise ConfigError(_unknown(name))
     if get_origin(field.annotation) is tuple:
-        inner = yaml.safe_load(values[0]) if len(values) == 1 else None
+        inner = _read(values[0]) if len(values) == 1 else None
         return inner if isinstance(inner, list) else values
     if field.annotation is bool and not values:
         return True
@@ -124,8 +124,16 @@ def _has_names(kind: Any) -> bool:
     return get_origin(kind) is dict or any(get_origin(one) is dict for one in get_args(kind))
 
 
+def _read(text: str) -> Any:
+    """What is written as YAML, or the text itself where it is none."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
 def _scalar(text: str) -> Any:
-    value = yaml.safe_load(text)
+    value = _read(text)
     return text if isinstance(value, (list, str)) or value is None else value
 
 

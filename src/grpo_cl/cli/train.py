@@ -9,6 +9,7 @@ from grpo_cl.cli.agent import take_agent
 from grpo_cl.cli.options import help_text, read_config
 from grpo_cl.cli.world import table
 from grpo_cl.config import GRPOConfig
+from grpo_cl.errors import ConfigError
 from grpo_cl.metrics.rmatrix import Cell, RMatrix
 from grpo_cl.plans import Evaluation
 from grpo_cl.report import write_report
@@ -70,6 +71,11 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Measure a policy, or with --model a hosted model, on the evaluation tasks of its domains."""
     asked = take_agent(arguments.settings)
     config = read_config(asked.settings)
+    if config.resume_from is not None:
+        raise ConfigError(
+            f"evaluate measures a model, and resume_from={config.resume_from} is a run; give one "
+            "of its models instead, --model_name_or_path RUN/checkpoint_task_N/model"
+        )
     if asked.model is not None:
         cells = _evaluate_hosted(config, asked.model, asked.base_url)
     else:
