@@ -1,10 +1,10 @@
-"""What an episode's world costs: ours against parsing, copying and hashing the whole database.
+"""Cost of an environment: ours against parsing, copying and hashing the whole database.
 
     make bench-env
 
-The plain way is the carrier package's own: parse the database for the episode, call its tools,
-parse it again for the gold solution, hash both databases. Both ways play the same tasks in turn in
-this process; the figures are medians with the quartiles beside them.
+The baseline ("plain") is `inspect-evals`: parse the database for the episode, call its tools, parse
+it again for the gold solution, hash both databases. Both run the same tasks in this process; the
+figures are medians with quartiles.
 """
 
 import argparse
@@ -21,17 +21,17 @@ from typing import Any
 from inspect_ai.tool import ToolError
 from inspect_evals.tau2.airline.AirlineAgentTools import AirlineAgentTools
 from inspect_evals.tau2.retail.RetailAgentTools import RetailAgentTools
-from inspect_evals.tau2.telecom.environment import Environment as TelecomWorld
+from inspect_evals.tau2.telecom.environment import Environment as TelecomEnvironment
 from inspect_evals.tau2.telecom.TelecomAgentTools import TelecomAgentTools
 from inspect_evals.tau2.telecom.TelecomUserTools import TelecomUserTools
 
-from grpo_cl.audit import scripted
-from grpo_cl.cli.world import table
+from grpo_cl.cli.output import table
 from grpo_cl.config import RolloutConfig
-from grpo_cl.domains import Domain, load_domain
-from grpo_cl.recordings import execute
+from grpo_cl.envs import Domain, load_domain
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.rollout import ScriptedActor, run_episodes
+from grpo_cl.rollout.baselines import scripted_recording
+from grpo_cl.rollout.recordings import execute
 from grpo_cl.types import Task, ToolCall
 
 CALLS = 10
@@ -52,17 +52,17 @@ def main() -> None:
     rows: list[Sequence[object]] = [("domain", "what", "plain ms", "ours ms", "ratio")]
     for name in READS:
         rows += compare(load_domain(name), arguments.tasks)
-    print(f"median [quartiles] of {arguments.tasks} tasks, {CALLS} calls an episode\n")
+    print(f"median [quartiles] of {arguments.tasks} tasks, {CALLS} calls per episode\n")
     print(table(rows), "\n")
-    rows = [("domain", "user", "episodes", "episodes/s", "turns/s", "kB a live world")]
+    rows = [("domain", "user", "episodes", "episodes/s", "turns/s", "kB per environment")]
     for name in READS:
         for user in ("solo", "scripted"):
-            rows.append(crowd(load_domain(name), arguments.episodes, user))
+            rows.append(throughput(load_domain(name), arguments.episodes, user))
     print(table(rows))
 
 
 def compare(domain: Domain, count: int) -> list[Sequence[object]]:
-    """One row per part of an episode."""
+    """One table row per part of an episode."""
     oracle = RewardOracle({domain.name: domain})
     ours, plain = _times(), _times()
     tasks = [task for task in domain.tasks("base") if task.gold_actions][:count]
@@ -108,32 +108,33 @@ def _calls(name: str, task: Task) -> list[ToolCall]:
 
 def _play_ours(domain: Domain, oracle: RewardOracle, task: Task, times: Times) -> None:
     calls = _calls(domain.name, task)
-    world = _timed(times["reset"], lambda: domain.environment(task))
-    _timed(times["call"], lambda: [world.call(call) for call in calls], CALLS)
-    trajectory = execute(domain, task, scripted(task, calls)).trajectory
-    fresh = RewardOracle({domain.name: domain})  # a gold state that nobody has computed yet
-    reward = _timed(times["score"], lambda: fresh.score(trajectory))
+    environment = _timed(times["reset"], lambda: domain.environment(task))
+    _timed(times["call"], lambda: [environment.call(call) for call in calls], CALLS)
+    trajectory = execute(domain, task, scripted_recording(task, calls)).trajectory
+    uncached = RewardOracle({domain.name: domain})  # without a cached gold state
+    reward = _timed(times["score"], lambda: uncached.score(trajectory))
     assert reward == oracle.score(trajectory)
 
 
 def _play_plain(name: str, task: Task, times: Times) -> None:
-    world = _timed(times["reset"], lambda: _plain_world(name, task))
+    environment = _timed(times["reset"], lambda: _plain_environment(name, task))
     calls = _calls(name, task)
-    _timed(times["call"], lambda: [_plain_call(world, call) for call in calls], CALLS)
+    _timed(times["call"], lambda: [_plain_call(environment, call) for call in calls], CALLS)
 
     def score() -> bool:
-        gold = _plain_world(name, task)
+        gold = _plain_environment(name, task)
         for action in task.gold_actions:
             _plain_call(gold, action.call)
-        return [side.db.get_hash() for side in world] == [side.db.get_hash() for side in gold]
+        return [side.db.get_hash() for side in environment] == [side.db.get_hash() for side in gold]
 
     _timed(times["score"], score)
 
 
-def _plain_world(name: str, task: Task) -> tuple[Any, ...]:
+def _plain_environment(name: str, task: Task) -> tuple[Any, ...]:
     kinds = {"airline": (AirlineAgentTools,), "retail": (RetailAgentTools,)}
     sides: list[Any] = []
-    with tempfile.TemporaryDirectory() as folder:  # the carrier leaves a copy of the database here
+    # inspect-evals leaves a copy of the database in the temporary folder.
+    with tempfile.TemporaryDirectory() as folder:
         previous, tempfile.tempdir = tempfile.tempdir, folder
         for kind in kinds.get(name, (TelecomAgentTools, TelecomUserTools)):
             side = kind(instance=uuid.uuid4().hex)
@@ -141,17 +142,17 @@ def _plain_world(name: str, task: Task) -> tuple[Any, ...]:
             sides.append(side)
         tempfile.tempdir = previous
     if name == "telecom":
-        world = TelecomWorld(user_tools=sides[1], tools=sides[0])
+        environment = TelecomEnvironment(user_tools=sides[1], tools=sides[0])
         for action in (task.initial_state and task.initial_state.initialization_actions) or ():
             side = sides[action.env_type == "user"]
             getattr(side, action.func_name)(**action.arguments)
-            world.sync_tools()
+            environment.sync_tools()
     return tuple(sides)
 
 
-def _plain_call(world: tuple[Any, ...], call: ToolCall) -> None:
-    side = world[call.requestor == "user"]
-    function = getattr(side, call.name, None)  # the carrier keeps two tools outside its toolkits
+def _plain_call(environment: tuple[Any, ...], call: ToolCall) -> None:
+    side = environment[call.requestor == "user"]
+    function = getattr(side, call.name, None)  # inspect-evals has two tools outside its toolkits
     if function is None:
         return
     try:
@@ -160,17 +161,17 @@ def _plain_call(world: tuple[Any, ...], call: ToolCall) -> None:
         return  # some gold calls fail on purpose
 
 
-def crowd(domain: Domain, count: int, user: str) -> Sequence[object]:
-    """Play many scripted episodes at once."""
-    known = domain.tasks("train")
-    tasks = [known[index % len(known)] for index in range(count)]
+def throughput(domain: Domain, count: int, user: str) -> Sequence[object]:
+    """Run many scripted episodes concurrently."""
+    train_tasks = domain.tasks("train")
+    tasks = [train_tasks[index % len(train_tasks)] for index in range(count)]
     actor = ScriptedActor(lambda task: [action.call for action in task.gold_actions])
     config = RolloutConfig(user=user)
     run_episodes(actor, {domain.name: domain}, tasks[:10], config)
     start = time.perf_counter()
-    played = run_episodes(actor, {domain.name: domain}, tasks, config)
+    trajectories = run_episodes(actor, {domain.name: domain}, tasks, config)
     seconds = time.perf_counter() - start
-    turns = sum(message.role == "assistant" for t in played for message in t.messages)
+    turns = sum(message.role == "assistant" for t in trajectories for message in t.messages)
     rate = f"{count / seconds:.0f}", f"{turns / seconds:.0f}"
     return domain.name, user, count, *rate, f"{_live_kilobytes(domain, tasks):.0f}"
 
@@ -178,13 +179,13 @@ def crowd(domain: Domain, count: int, user: str) -> Sequence[object]:
 def _live_kilobytes(domain: Domain, tasks: Sequence[Task]) -> float:
     gc.collect()
     before = _resident()
-    worlds = [domain.environment(task) for task in tasks]
-    for world, task in zip(worlds, tasks, strict=True):
+    environments = [domain.environment(task) for task in tasks]
+    for environment, task in zip(environments, tasks, strict=True):
         for action in task.gold_actions:
-            world.call(action.call)
-    grown = _resident() - before
-    assert len(worlds) == len(tasks)
-    return max(grown, 0) / len(worlds)
+            environment.call(action.call)
+    growth = _resident() - before
+    assert len(environments) == len(tasks)
+    return max(growth, 0) / len(environments)
 
 
 def _resident() -> float:

@@ -1,10 +1,10 @@
-"""What ``grpo-cl estimate-memory`` says, against what a GPU measures.
+"""Compares the estimate of ``grpo-cl estimate-memory`` with the measured GPU memory.
 
     PYTHONPATH=src python benchmarks/gpu_memory.py
 
-Each case builds a model of a known shape with random weights and makes two steps: the sampler reads
-and writes, the learner updates. The peaks are those that it logs in the second. No files are read.
-Every group has a random prompt of its own, so that no two share a beginning.
+Each case builds a model of a known shape with random weights and runs two steps of sampling and
+update. The peaks are those the learner logs in the second step. No files are read. Every group has
+a different random prompt, so that no two groups share a prefix.
 """
 
 import argparse
@@ -15,24 +15,24 @@ from random import Random
 from typing import Any, NamedTuple
 
 import torch
-from gpu_work import one_reply
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from grpo_cl.cli.world import table
+from gpu_work import one_reply
+from grpo_cl.cli.output import table
 from grpo_cl.config import GRPOConfig
-from grpo_cl.footprint import Estimate, Plan, estimate, known_shapes
-from grpo_cl.footprint.overheads import GIB, MIB
-from grpo_cl.footprint.shape import shape_of
-from grpo_cl.policy.engines import own_sampler
-from grpo_cl.policy.learner import Learner
-from grpo_cl.policy.loading import Source, with_new_adapter
-from grpo_cl.policy.local import TransformersSampler
-from grpo_cl.policy.model import PolicyModel
-from grpo_cl.policy.peaks import Meter
-from grpo_cl.policy.ranks import Ranks
-from grpo_cl.policy.sampler import Request
+from grpo_cl.gpu_memory import MemoryEstimate, Workload, estimate, known_shapes
+from grpo_cl.gpu_memory.constants import GIB, MIB
+from grpo_cl.gpu_memory.shape import shape_of
+from grpo_cl.policy.inference.backends import transformers_sampler_for
+from grpo_cl.policy.inference.sampler import GenerationRequest
+from grpo_cl.policy.inference.transformers_sampler import TransformersSampler
+from grpo_cl.policy.learner.learner import Learner
+from grpo_cl.policy.learner.memory_stats import MemoryMeter
+from grpo_cl.policy.model.distributed import DistributedContext
+from grpo_cl.policy.model.loading import ModelSource, with_new_adapter
+from grpo_cl.policy.model.policy_model import PolicyModel
 from grpo_cl.types import (
     Reward,
     Task,
@@ -42,8 +42,8 @@ from grpo_cl.types import (
     UserScenario,
 )
 
-WRITTEN = 4
-"""Tokens of each of an episode's two replies here: a cache is as large however it is filled."""
+REPLY_TOKENS = 4
+"""Sampled tokens per reply: the KV cache is allocated for the whole context anyway."""
 TASK = Task(id="random", domain="random", user_scenario=UserScenario(instructions=""))
 TINY_SHAPE: dict[str, Any] = {
     "model_type": "qwen2",
@@ -59,7 +59,7 @@ TINY_SHAPE: dict[str, Any] = {
 
 
 class Case(NamedTuple):
-    """One run to be measured."""
+    """One run to measure."""
 
     model: str
     dtype: str = "bfloat16"
@@ -73,18 +73,19 @@ class Case(NamedTuple):
     kl_coef: float = 0.04
     slots: int = 64
     graphs: bool = False
+    accumulation: int = 1
 
     @property
     def name(self) -> str:
-        """As a table shows it."""
-        kind = f"LoRA {self.rank}" if self.rank else "full"
-        again = ", checkpointing" if self.is_checkpointed else ""
-        again += ", graphs" if self.graphs else ""
-        return f"{self.model} {self.dtype} {kind}{again}, {self.prompt}+{self.reply}"
+        """Name in the table."""
+        training = f"LoRA {self.rank}" if self.rank else "full"
+        options = ", checkpointing" if self.is_checkpointed else ""
+        options += ", graphs" if self.graphs else ""
+        return f"{self.model} {self.dtype} {training}{options}, {self.prompt}+{self.reply}"
 
     @property
     def config(self) -> GRPOConfig:
-        """The run's settings."""
+        """The run's config."""
         return GRPOConfig.model_validate(
             {
                 "model_name_or_path": self.model,
@@ -94,8 +95,8 @@ class Case(NamedTuple):
                 "kl_coef": self.kl_coef,
                 "temperature": 1.0,
                 "num_samples_per_prompt": self.group,
-                "batch_size_per_gpu": self.tasks,
-                "gradient_accumulation_steps": 1,
+                "batch_size_per_gpu": self.tasks // self.accumulation,
+                "gradient_accumulation_steps": self.accumulation,
                 "max_new_tokens": self.reply,
                 "sampling": {"slots": self.slots, "cuda_graphs": self.graphs},
                 "optimizer": {"micro_batch_tokens": self.micro_batch_tokens},
@@ -108,14 +109,14 @@ class Case(NamedTuple):
         return {**known_shapes(), "dry": TINY_SHAPE}[self.model]
 
     @property
-    def plan(self) -> Plan:
-        """What is estimated."""
-        return Plan(
+    def workload(self) -> Workload:
+        """The workload to estimate."""
+        return Workload(
             config=self.config,
             shape=shape_of(self.shape, self.model),
             prompt_tokens=self.prompt,
             reply_tokens=self.reply,
-            turn_tokens=self.reply - 2 * WRITTEN,
+            turn_tokens=self.reply - 2 * REPLY_TOKENS,
         )
 
 
@@ -140,14 +141,16 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name has it")
-    parser.add_argument("--dry", action="store_true", help="tiny models, to try the program itself")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only cases whose name contains TEXT"
+    )
+    parser.add_argument("--dry", action="store_true", help="tiny models, to test this program")
     arguments = parser.parse_args()
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
-        print("Here is no GPU, so there is nothing to measure; --device cpu --dry tries the rest.")
+        print("No GPU to measure; use --device cpu --dry to test this program.")
         return
-    head = ("case", "phase", "estimate GiB", "measured GiB", "estimate/measured", "s")
-    rows: list[Sequence[object]] = [head]
+    header = ("case", "phase", "estimate GiB", "measured GiB", "estimate/measured", "s")
+    rows: list[Sequence[object]] = [header]
     for case in DRY if arguments.dry else CASES:
         if arguments.only in case.name:
             rows += compare(case, torch.device(arguments.device))
@@ -156,40 +159,41 @@ def main() -> None:
 
 
 def compare(case: Case, device: torch.device) -> Iterator[Sequence[object]]:
-    """A row for each phase."""
+    """One table row per phase."""
     started = time.perf_counter()
-    found = measure(case, device)
+    peaks = measure(case, device)
     seconds = f"{time.perf_counter() - started:.0f}"
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
     for phase in estimate_of(case).phases:
-        measured = found.get(phase.name)
-        shown = ("-", "-")
+        measured = peaks.get(phase.name)
+        cells = ("-", "-")
         if measured:
-            shown = (f"{measured / GIB:.2f}", f"{phase.peak / measured:.3f}")
-        yield case.name, phase.name, f"{phase.peak / GIB:.2f}", *shown, seconds
+            cells = (f"{measured / GIB:.2f}", f"{phase.peak / measured:.3f}")
+        yield case.name, phase.name, f"{phase.peak / GIB:.2f}", *cells, seconds
 
 
-def estimate_of(case: Case) -> Estimate:
-    """What is to be compared with the measurement."""
-    return estimate(case.plan)
+def estimate_of(case: Case) -> MemoryEstimate:
+    """The memory estimate of a case."""
+    return estimate(case.workload)
 
 
-def measure(case: Case, device: torch.device, meter: Meter | None = None) -> dict[str, int]:
-    """Bytes of each phase at its peak, as the learner logs them; none where nobody counts."""
+def measure(case: Case, device: torch.device, meter: MemoryMeter | None = None) -> dict[str, int]:
+    """Peak bytes of each phase, as logged by the learner; empty if memory is not measured."""
     rng, config = Random(0), case.config
     policy = build(case, device)
-    learner = Learner(policy, config, Ranks.join(), meter=meter)
-    sampler = own_sampler(policy, config)  # as in a run it outlives a rollout, and graphs with it
+    learner = Learner(policy, config, DistributedContext.initialize(), meter=meter)
+    # As in a run, the sampler and its CUDA graphs live longer than one rollout.
+    sampler = transformers_sampler_for(policy, config)
     groups = [random_group(case, rng) for _ in range(case.tasks)]
     advantages = [[rng.uniform(-1, 1) for _ in range(case.group)] for _ in groups]
-    numbers: dict[str, float] = {}
-    for _ in range(2):  # from the first update on there are moments
-        write(case, sampler, groups)
-        numbers = learner.update(groups, advantages)
+    metrics: dict[str, float] = {}
+    for _ in range(2):  # the first update allocates the optimizer moments
+        sample(case, sampler, groups)
+        metrics = learner.update(groups, advantages)
     names = {phase: f"peak_{phase}_mb" for phase in ("sample", "score", "update")}
-    return {phase: round(numbers[name] * MIB) for phase, name in names.items() if name in numbers}
+    return {phase: round(metrics[name] * MIB) for phase, name in names.items() if name in metrics}
 
 
 def build(case: Case, device: torch.device) -> PolicyModel:
@@ -201,46 +205,46 @@ def build(case: Case, device: torch.device) -> PolicyModel:
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(0)
         module = AutoModelForCausalLM.from_config(shape, dtype=case.dtype)
-    source = Source(name="random", place="random")
+    source = ModelSource(name="random", place="random")
     if config.gradient_checkpointing:
         module.gradient_checkpointing_enable({"use_reentrant": False})
     if config.lora.r:
-        module.name_or_path = source.name  # what peft writes down as the base
+        module.name_or_path = source.name  # peft stores it as the base model
         module = with_new_adapter(module, source, config)
-    words = Tokenizer(WordLevel({"w": 0}, unk_token="w"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w")
-    return PolicyModel(module.to(device).eval(), tokenizer, source, config)
+    vocabulary = Tokenizer(WordLevel({"w": 0}, unk_token="w"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token="w")
+    return PolicyModel.build(module.to(device).eval(), tokenizer, source, config)
 
 
 def random_group(case: Case, rng: Random) -> TrajectoryGroup:
-    """Episodes that share a prompt and nothing after it."""
-    words = range(1, case.shape["vocab_size"])
-    prompt = rng.choices(words, k=case.prompt)
+    """A group of episodes with the same prompt and random replies."""
+    token_ids = range(1, case.shape["vocab_size"])
+    prompt = rng.choices(token_ids, k=case.prompt)
     traces = [
-        one_reply(prompt, rng.choices(words, k=case.reply), [-4.0] * case.reply)
+        one_reply(prompt, rng.choices(token_ids, k=case.reply), [-4.0] * case.reply)
         for _ in range(case.group)
     ]
-    played = [
+    trajectories = [
         Trajectory(task=TASK, messages=(), termination=Termination.AGENT_STOP, tokens=trace)
         for trace in traces
     ]
     reward = Reward(value=0.0, basis=None, basis_name="tau2")
     return TrajectoryGroup(
         task=TASK,
-        trajectories=tuple(played),
+        trajectories=tuple(trajectories),
         rewards=(reward,) * case.group,
         training_rewards=(0.0,) * case.group,
     )
 
 
-def write(case: Case, sampler: TransformersSampler, groups: Sequence[TrajectoryGroup]) -> None:
-    """Let the sampler hold all episodes at once: a prompt, a reply, an answer, a reply."""
-    traces = [one.tokens for group in groups for one in group.trajectories if one.tokens]
-    turn = case.prompt + case.reply - 2 * WRITTEN
+def sample(case: Case, sampler: TransformersSampler, groups: Sequence[TrajectoryGroup]) -> None:
+    """Sample two replies of all episodes at once, with a tool result between them."""
+    traces = [t.tokens for group in groups for t in group.trajectories if t.tokens]
+    turn = case.prompt + case.reply - 2 * REPLY_TOKENS
     for part in (slice(0, case.prompt), slice(case.prompt, turn)):
         waiting = set(range(len(traces)))
         sampler.submit(
-            Request(number, number, trace.ids[part], WRITTEN, 1.0, 1.0, (), number)
+            GenerationRequest(number, number, trace.ids[part], REPLY_TOKENS, 1.0, 1.0, (), number)
             for number, trace in enumerate(traces)
         )
         while waiting:

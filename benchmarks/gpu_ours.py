@@ -1,4 +1,4 @@
-"""Our side of the GPU benchmarks: a step by the pieces that a run is made of."""
+"""GPU benchmarks of grpo-cl: training steps built from the parts of a run."""
 
 import statistics
 import time
@@ -22,32 +22,32 @@ from gpu_work import (
     prompts,
     worth,
 )
-
 from grpo_cl.config import GRPOConfig
-from grpo_cl.domains import load_domain
-from grpo_cl.policy.actor import PolicyActor
+from grpo_cl.envs import load_domain
+from grpo_cl.envs.tasks import TaskDataLoader
+from grpo_cl.policy.inference.policy_agent import PolicyActor
+from grpo_cl.policy.inference.sampler import GenerationRequest, Sampler, TokenCompletion
 from grpo_cl.policy.runtime import PolicyRuntime
-from grpo_cl.policy.sampler import Completion, Request, Sampler
-from grpo_cl.rewards import RewardOracle
+from grpo_cl.rewards import RewardOracle, ScoredTrajectory
+from grpo_cl.rewards.advantages import compute_advantages
 from grpo_cl.rollout import run_episodes
-from grpo_cl.tasks import TaskDataLoader
-from grpo_cl.trainer.rollouts import collect, credit
-from grpo_cl.trainer.settling import settle
+from grpo_cl.trainer.collect import collect
+from grpo_cl.trainer.process import frozen_gc
 from grpo_cl.types import Reward, Task, Termination, Trajectory, TrajectoryGroup
 
 DOMAIN = "telecom"
 
 
 def ours(work: Work, report: Report, *, engine: str = "transformers") -> None:
-    """Steps of a run, one after another."""
+    """Run and report the training steps."""
     step = Step(work, engine)
-    settle()
-    for number in range(work.steps):
-        report(step.take(number))
+    with frozen_gc():
+        for number in range(work.steps):
+            report(step.take(number))
 
 
 def agentic_settings(work: Work) -> dict[str, Any]:
-    """How episodes are played, for either side."""
+    """Episode settings, the same for grpo-cl and TRL."""
     return {
         "model_name_or_path": work.model,
         "task_order": [DOMAIN],
@@ -59,20 +59,20 @@ def agentic_settings(work: Work) -> dict[str, Any]:
 
 
 def agentic_tasks(work: Work, config: GRPOConfig) -> list[Task]:
-    """The tasks of every step."""
+    """The tasks, the same at every step."""
     return TaskDataLoader(config).train_tasks(DOMAIN)[: work.prompts]
 
 
 def _settings(work: Work, engine: str) -> GRPOConfig:
-    played = agentic_settings(work)
+    settings = agentic_settings(work)
     sampling = {
-        **played["sampling"],
+        **settings["sampling"],
         "engine": engine,
         "gpu_share": GPU_SHARE,
     }
     return GRPOConfig.model_validate(
         {
-            **played,
+            **settings,
             "log_dir": mkdtemp(),
             "kl_coef": KL,
             "temperature": 1.0,
@@ -85,82 +85,84 @@ def _settings(work: Work, engine: str) -> GRPOConfig:
     )
 
 
-class Timed:
-    """A sampler whose time is counted."""
+class TimedSampler:
+    """A sampler with a stopwatch."""
 
     def __init__(self, sampler: Sampler, watch: Stopwatch) -> None:
         self.context = sampler.context
         self._sampler = sampler
         self._watch = watch
 
-    def submit(self, requests: Iterable[Request]) -> None:
-        """Take requests; a sequence has one at a time."""
+    def submit(self, requests: Iterable[GenerationRequest]) -> None:
+        """Submit requests; at most one per sequence at a time."""
         started = time.perf_counter()
         self._sampler.submit(requests)
         self._watch.add("sample", time.perf_counter() - started)
 
-    def poll(self) -> list[Completion]:
-        """Work for a while; the replies finished meanwhile, perhaps none."""
-        # Without waiting for the GPU, which an engine may leave at work on the next tokens.
+    def poll(self) -> list[TokenCompletion]:
+        """Continue sampling; returns the finished replies, if any."""
+        # No synchronization: the sampler may overlap GPU work with the caller.
         started = time.perf_counter()
-        found = self._sampler.poll()
+        completions = self._sampler.poll()
         self._watch.add("sample", time.perf_counter() - started)
-        return found
+        return completions
 
     def release(self, sequence: int) -> None:
-        """Forget a sequence and whatever it still waits for."""
+        """Release a sequence and cancel its request."""
         self._sampler.release(sequence)
 
 
 class Step:
-    """Rollouts and update of one policy."""
+    """Training steps (rollouts and update) of one policy."""
 
     def __init__(self, work: Work, engine: str) -> None:
         self.work = work
         self.config = _settings(work, engine)
         self.runtime = PolicyRuntime(self.config)
         self.watch = Stopwatch()
-        plain = self.runtime.model.reference
+        untimed_reference = self.runtime.model.reference
 
         @contextmanager
         def reference() -> Generator[None]:
-            with self.watch.span("reference"), plain():
+            with self.watch.span("reference"), untimed_reference():
                 yield
 
         self.runtime.model.__dict__["reference"] = reference
-        self._player = Episodes(self) if work.kind == "agentic" else Replies(self)
+        self._collector = EpisodeCollector(self) if work.kind == "agentic" else ReplyCollector(self)
 
     def take(self, number: int) -> Numbers:
-        """Roll out, score, learn; where the time went."""
+        """Run one step; returns its times and counts."""
         self.watch = Stopwatch()
         started = now()
-        groups = self._player.groups(number)
-        played = now()
-        # TRL learns from every group too, whether or not its rewards differ.
-        advantages = [credit(group, group.training_rewards, self.config) for group in groups]
+        groups = self._collector.groups(number)
+        collected = now()
+        # As in TRL, groups with equal rewards are not dropped.
+        advantages = [
+            compute_advantages(group, group.training_rewards, self.config) for group in groups
+        ]
         self.runtime.update(groups, advantages, auxiliary=None, transform=None)
         ended = now()
-        spent = self.watch.seconds
-        rest = played - started - spent["sync"] - spent["sample"]
-        update = ended - played - spent.get("reference", 0.0)
-        times = {"step": ended - started, **spent, "environment": rest, "update": update}
+        times = self.watch.seconds
+        rest = collected - started - times["sync"] - times["sample"]
+        update = ended - collected - times.get("reference", 0.0)
+        times = {"step": ended - started, **times, "environment": rest, "update": update}
         return {**times, **_amounts(groups), "peak": peak_gib()}
 
     def actor(self) -> PolicyActor:
-        """The policy, its sampler under the watch."""
+        """The policy's actor with a timed sampler."""
         actor = self.runtime.actor(temperature=1.0)
         assert isinstance(actor, PolicyActor)
-        actor.desk.sampler = Timed(actor.desk.sampler, self.watch)
+        actor.queue.sampler = TimedSampler(actor.queue.sampler, self.watch)
         return actor
 
     def sync(self) -> None:
-        """Bring today's weights to the sampler."""
+        """Push the current weights to the sampler."""
         with self.watch.span("sync"):
-            self.runtime.spread(0, lambda _: [])
+            self.runtime.sync_weights()
 
 
 def _amounts(groups: Sequence[TrajectoryGroup]) -> Numbers:
-    traces = [one.tokens for group in groups for one in group.trajectories if one.tokens]
+    traces = [t.tokens for group in groups for t in group.trajectories if t.tokens]
     return {
         "tokens": float(sum(sum(trace.mask) for trace in traces)),
         "turns": statistics.fmean(len(trace.turns) for trace in traces),
@@ -169,8 +171,8 @@ def _amounts(groups: Sequence[TrajectoryGroup]) -> Numbers:
     }
 
 
-class Episodes:
-    """Whole episodes of a domain, the same tasks at every step."""
+class EpisodeCollector:
+    """Collects episodes of a domain, with the same tasks at every step."""
 
     def __init__(self, step: Step) -> None:
         self._step = step
@@ -179,66 +181,71 @@ class Episodes:
         self._oracle = RewardOracle(self._loader.domains, basis=step.config.reward.basis)
 
     def groups(self, number: int) -> list[TrajectoryGroup]:
-        """Played and scored as the training loop does it."""
+        """Run and score the episodes of a step as the training loop does."""
+        self._step.sync()
         return collect(
             self._tasks,
+            DOMAIN,
+            loader=self._loader,
             play=self._play,
-            score=self._oracle.score_all,
             config=self._step.config,
-            label=f"step/{number}",
+            step=number,
+        ).groups
+
+    def _play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredTrajectory]:
+        rollout = self._step.config.rollout
+        return self._oracle.score_all(
+            run_episodes(self._step.actor(), self._loader.domains, tasks, rollout, seeds=seeds)
         )
 
-    def _play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Trajectory]:
-        self._step.sync()
-        rollout = self._step.config.rollout
-        return run_episodes(self._step.actor(), self._loader.domains, tasks, rollout, seeds=seeds)
 
-
-class Replies:
-    """Single replies to fixed prompts."""
+class ReplyCollector:
+    """Collects single replies to fixed prompts."""
 
     def __init__(self, step: Step) -> None:
         self._step = step
         self._tokenizer: Any = step.runtime.model.tokenizer
         self._task = load_domain("airline").tasks("base")[0]
         self._prompts: list[list[int]] = [
-            self._tokenizer.apply_chat_template(one, add_generation_prompt=True, return_dict=False)
-            for one in prompts(self._tokenizer, step.work)
+            self._tokenizer.apply_chat_template(
+                prompt, add_generation_prompt=True, return_dict=False
+            )
+            for prompt in prompts(self._tokenizer, step.work)
         ]
 
     def groups(self, number: int) -> list[TrajectoryGroup]:
-        """The replies to each prompt, scored."""
+        """Sample and score the replies to each prompt."""
         self._step.sync()
         replies = self._replies(number)
         size = self._step.work.samples
         return [
-            self._group(prompt, replies[place * size : (place + 1) * size])
-            for place, prompt in enumerate(self._prompts)
+            self._group(prompt, replies[index * size : (index + 1) * size])
+            for index, prompt in enumerate(self._prompts)
         ]
 
-    def _replies(self, number: int) -> list[Completion]:
-        sampler, work = self._step.actor().desk.sampler, self._step.work
+    def _replies(self, number: int) -> list[TokenCompletion]:
+        sampler, work = self._step.actor().queue.sampler, self._step.work
         sampler.submit(
-            Request(
-                id=place,
-                sequence=place,
-                append=self._prompts[place // work.samples],
+            GenerationRequest(
+                id=index,
+                sequence=index,
+                append=self._prompts[index // work.samples],
                 max_new_tokens=work.reply_tokens,
                 temperature=1.0,
                 top_p=1.0,
                 stop_ids=(self._tokenizer.eos_token_id,),
-                seed=number * work.replies + place,
+                seed=number * work.replies + index,
             )
-            for place in range(work.replies)
+            for index in range(work.replies)
         )
-        found: list[Completion] = []
-        while len(found) < work.replies:
-            found += sampler.poll()
-        for place in range(work.replies):
-            sampler.release(place)
-        return sorted(found, key=lambda reply: reply.id)
+        completions: list[TokenCompletion] = []
+        while len(completions) < work.replies:
+            completions += sampler.poll()
+        for index in range(work.replies):
+            sampler.release(index)
+        return sorted(completions, key=lambda reply: reply.id)
 
-    def _group(self, prompt: Sequence[int], replies: Sequence[Completion]) -> TrajectoryGroup:
+    def _group(self, prompt: Sequence[int], replies: Sequence[TokenCompletion]) -> TrajectoryGroup:
         values = [worth(text) for text in self._tokenizer.batch_decode([r.ids for r in replies])]
         return TrajectoryGroup(
             task=self._task,
@@ -248,6 +255,6 @@ class Replies:
         )
 
 
-def _trajectory(task: Task, prompt: Sequence[int], reply: Completion) -> Trajectory:
+def _trajectory(task: Task, prompt: Sequence[int], reply: TokenCompletion) -> Trajectory:
     trace = one_reply(prompt, reply.ids, reply.logprobs)
     return Trajectory(task=task, messages=(), termination=Termination.AGENT_STOP, tokens=trace)

@@ -1,22 +1,22 @@
-"""Updates whose episodes begin alike: packed with each beginning once, against padded batches."""
+"""Updates on episodes with shared prefixes: packed, with each prefix once, against padded."""
 
 from collections.abc import Sequence
 from random import Random
 from tempfile import mkdtemp
 
 import torch
-from gpu_work import Report, Work, now, one_reply, peak_gib
 from torch import Tensor
-from updates import differentiate, neighbours
 
+from gpu_work import Report, Work, now, one_reply, peak_gib
 from grpo_cl.config import GRPOConfig
-from grpo_cl.policy.batching import MicroBatch, collate, imitation_samples, micro_batches
-from grpo_cl.policy.model import PolicyModel
+from grpo_cl.policy.learner.batching import MicroBatch, collate, micro_batches, sft_samples
+from grpo_cl.policy.model.policy_model import PolicyModel
 from grpo_cl.types import TokenTrace
+from updates import differentiate, padded_batches
 
 
 def shared(work: Work, report: Report) -> None:
-    """Both ways in turn, on the same episodes of random tokens, in passes of as many tokens."""
+    """Time both on the same episodes of random tokens, in micro batches of equal token counts."""
     config = GRPOConfig.model_validate(
         {
             "model_name_or_path": work.model,
@@ -26,9 +26,9 @@ def shared(work: Work, report: Report) -> None:
         }
     )
     policy = PolicyModel.load(config)
-    samples = imitation_samples(_traces(work, len(policy.tokenizer)))
+    samples = sft_samples(_traces(work, len(policy.tokenizer)))
     parts = {
-        "plain": neighbours(samples, work.micro_tokens),
+        "plain": padded_batches(samples, work.micro_tokens),
         "packed": micro_batches(samples, work.micro_tokens),
     }
     batches = {
@@ -73,8 +73,8 @@ def _traces(work: Work, vocabulary: int) -> list[TokenTrace]:
 
     traces: list[TokenTrace] = []
     for _ in range(work.prompts):
-        beginning = draw(work.prompt_tokens)
+        prefix = draw(work.prompt_tokens)
         for _ in range(work.samples):
-            rest = draw(rng.randint(work.reply_tokens * 2 // 3, work.reply_tokens * 4 // 3))
-            traces.append(one_reply(beginning, rest, [0.0] * len(rest)))
+            reply = draw(rng.randint(work.reply_tokens * 2 // 3, work.reply_tokens * 4 // 3))
+            traces.append(one_reply(prefix, reply, [0.0] * len(reply)))
     return traces

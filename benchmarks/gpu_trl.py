@@ -1,4 +1,4 @@
-"""TRL's side of the GPU benchmarks: its own trainer, with its defaults where the work is silent."""
+"""GPU benchmarks of TRL: its trainer, with its defaults for everything a workload does not set."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ from tempfile import mkdtemp
 from typing import Any
 
 import torch
+from transformers import AutoTokenizer, TrainerCallback
+
 from gpu_ours import DOMAIN, agentic_settings, agentic_tasks
 from gpu_work import (
     GPU_SHARE,
@@ -22,14 +24,12 @@ from gpu_work import (
     prompts,
     worth,
 )
-from transformers import AutoTokenizer, TrainerCallback
-
-from grpo_cl.engines.venue import Venue, episode_config
-from grpo_cl.policy.chat import Chat
-from grpo_cl.rows import BEGIN
+from grpo_cl.integrations.episode_context import EpisodeContext, episode_config
+from grpo_cl.integrations.rows import SOLO_PROMPT
+from grpo_cl.policy.chat.chat import Chat
 
 RESULT_TOKENS = 200
-"""Of a tool's answer, to set the length of a whole episode, which is the limit that TRL has."""
+"""Assumed tokens of a tool result, to set TRL's length limit of a whole episode."""
 TEMPLATE = """\
 {%- for message in messages -%}
 {%- if message.role == 'system' -%}
@@ -51,8 +51,8 @@ TEMPLATE = """\
 {%- endif -%}
 {%- endfor -%}
 {{ '<|im_start|>assistant\n' if add_generation_prompt }}"""
-"""How our side writes a conversation where a ChatML template knows no tools; ``tool_text`` tells of
-them, and what TRL puts in the place of a user who is not there, ``begin``, is left out."""
+"""ChatML with the tool format of ``policy.chat`` for templates without tool support; ``tool_text``
+describes the tools, and the solo prompt ``begin`` is left out."""
 RESPONSE: dict[str, Any] = {
     "defaults": {"role": "assistant"},
     "start_anchor": "<|im_start|>assistant\n",
@@ -70,16 +70,16 @@ RESPONSE: dict[str, Any] = {
         "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
     },
 }
-"""How TRL reads the calls that our side reads in the dialect ``json``."""
+"""TRL's response parser for the tool-call format ``json``."""
 
 
 def trl(work: Work, report: Report, *, vllm: bool = False) -> None:
-    """The reference work."""
+    """Run the reference workload."""
     datasets: Any = import_module("datasets")
     tokenizer: Any = AutoTokenizer.from_pretrained(work.model)
 
     def reward(completions: Sequence[Any], **_: Any) -> list[float]:
-        return [worth(one[0]["content"]) for one in completions]
+        return [worth(completion[0]["content"]) for completion in completions]
 
     rows = prompts(tokenizer, work) * work.steps
     trainer = import_module("trl").GRPOTrainer(
@@ -94,69 +94,69 @@ def trl(work: Work, report: Report, *, vllm: bool = False) -> None:
 
 
 def environments(work: Work, report: Report, *, vllm: bool = False) -> None:
-    """The agentic work: TRL plays the episodes itself, with the domain's tools."""
+    """Run the agentic workload; TRL runs the episodes itself, with the domain's tools."""
     config = episode_config(agentic_settings(work))
-    venue, tasks = Venue(config), agentic_tasks(work, config)
-    folder, tool_text = dressed(work.model, venue)
-    own_venue = Venue(config.model_copy(update={"model_name_or_path": folder}))
+    context, tasks = EpisodeContext(config), agentic_tasks(work, config)
+    folder, tool_text = with_tool_template(work.model, context)
+    model_context = EpisodeContext(config.model_copy(update={"model_name_or_path": folder}))
     limit = {"max_tokens" if vllm else "max_new_tokens": work.reply_tokens}
     settings = _settings(
         work,
         vllm=vllm,
         max_completion_length=work.max_turns * (work.reply_tokens + RESULT_TOKENS),
-        max_tool_calling_iterations=work.max_turns - 1,  # the first reply follows no call
+        max_tool_calling_iterations=work.max_turns - 1,  # not counting the first reply
         generation_kwargs=limit,
-        chat_template_kwargs={"tool_text": tool_text, "begin": BEGIN} if tool_text else None,
+        chat_template_kwargs={"tool_text": tool_text, "begin": SOLO_PROMPT} if tool_text else None,
     )
-    training: Any = import_module("grpo_cl.engines.trl.training")
-    trainer = training.make_trainer(own_venue, tasks, settings, mode="environments")
+    training: Any = import_module("grpo_cl.integrations.trl.training")
+    trainer = training.make_trainer(model_context, tasks, settings, mode="environments")
     turns: list[float] = []
     (score,) = trainer.reward_funcs
 
-    def counted(completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        written = [[m for m in one if m["role"] == "assistant"] for one in completions]
-        turns.append(statistics.fmean(map(len, written)))
+    def count_turns(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        replies = [[m for m in messages if m["role"] == "assistant"] for messages in completions]
+        turns.append(statistics.fmean(map(len, replies)))
         return score(completions=completions, **columns)
 
-    trainer.reward_funcs = [counted]
+    trainer.reward_funcs = [count_turns]
     _run(trainer, work, report, turns=turns)
 
 
 def rollouts(work: Work, report: Report) -> None:
-    """The agentic work's training half: episodes that our side played before the first step."""
+    """Run only the training of the agentic workload, on episodes that we sampled before."""
     config = episode_config(agentic_settings(work))
-    venue, tasks = Venue(config), agentic_tasks(work, config)
-    # Masked tokens count in TRL's limit as written ones do.
+    context, tasks = EpisodeContext(config), agentic_tasks(work, config)
+    # TRL's limit also counts masked tokens.
     settings = _settings(work, vllm=False, max_completion_length=work.context)
-    training: Any = import_module("grpo_cl.engines.trl.training")
-    trainer = training.make_trainer(venue, tasks, settings, mode="rollouts")
+    training: Any = import_module("grpo_cl.integrations.trl.training")
+    trainer = training.make_trainer(context, tasks, settings, mode="rollouts")
     play = trainer.rollout_func
     turns: list[float] = []
-    kept: list[dict[str, list[Any]]] = []
+    cached: list[dict[str, list[Any]]] = []
 
-    def replayed(named: Sequence[Any], given: Any) -> dict[str, list[Any]]:
-        if not kept:
-            kept.append(play(named, given))
-        masks = kept[0]["env_mask"]
+    def cached_rollouts(prompts: Sequence[Any], trl_trainer: Any) -> dict[str, list[Any]]:
+        if not cached:
+            cached.append(play(prompts, trl_trainer))
+        masks = cached[0]["env_mask"]
         turns.append(statistics.fmean(_num_spans(mask) for mask in masks))
-        # TRL takes what is no column of its own out of what it is given.
-        return dict(kept[0])
+        # A copy: TRL removes extra columns from the dict.
+        return dict(cached[0])
 
-    trainer.rollout_func = replayed
+    trainer.rollout_func = cached_rollouts
     _run(trainer, work, report, turns=turns)
 
 
-def dressed(model: str, venue: Venue) -> tuple[str, str]:
-    """The model with a template and a parser that let TRL write and read calls as our side does.
+def with_tool_template(model: str, context: EpisodeContext) -> tuple[str, str]:
+    """A copy of the model with a chat template and parser for the tool-call format of our chat.
 
-    Returns its folder and what the template is to say about the tools; a model whose own template
-    handles tools is left as it is, with nothing to say.
+    Returns its folder and the tool description for the template; a model whose chat template
+    supports tools is returned unchanged, with an empty description.
     """
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     chat = Chat(tokenizer)
     if chat.has_tool_template:
         return model, ""
-    assert chat.dialect.name == "json", f"no parser for the dialect {chat.dialect.name}"
+    assert chat.dialect.name == "json", f"no parser for the tool-call format {chat.dialect.name}"
     folder = Path(mkdtemp())
     tokenizer.chat_template = TEMPLATE
     tokenizer.response_template = RESPONSE
@@ -164,13 +164,13 @@ def dressed(model: str, venue: Venue) -> tuple[str, str]:
     for part in Path(model).resolve().iterdir():
         if not (folder / part.name).exists():
             (folder / part.name).symlink_to(part)
-    return str(folder), chat.dialect.describe(venue.domain(DOMAIN).tools(solo=True))
+    return str(folder), chat.dialect.describe_tools(context.domain(DOMAIN).tools(solo=True))
 
 
 def _settings(work: Work, *, vllm: bool, **changes: Any) -> Any:
     has_gpu = torch.cuda.is_available()
     batch = min(work.device_batch, work.replies)
-    beside = {
+    vllm_options = {
         "use_vllm": True,
         "vllm_mode": "colocate",
         "vllm_gpu_memory_utilization": GPU_SHARE,
@@ -195,7 +195,7 @@ def _settings(work: Work, *, vllm: bool, **changes: Any) -> Any:
         "disable_tqdm": True,
         "report_to": [],
         "model_init_kwargs": {"dtype": "bfloat16"},
-        **(beside if vllm else {}),
+        **(vllm_options if vllm else {}),
         **changes,
     }
     return import_module("trl").GRPOConfig(**options)
@@ -211,24 +211,24 @@ def _adapters() -> Any:
 
 
 def _run(trainer: Any, work: Work, report: Report, *, turns: Sequence[float] = ()) -> None:
-    """Train, and tell of each step when TRL has logged it."""
+    """Train and report each step after TRL has logged it."""
     ends: list[float] = []
-    read: list[float] = [0.0]
+    token_totals: list[float] = [0.0]
 
-    class Clock(TrainerCallback):
-        """Notes when steps end and what they were."""
+    class StepTimer(TrainerCallback):
+        """Records when steps end and reports their metrics."""
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
-            """The first step begins."""
+            """Start of the first step."""
             ends.append(now())
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            """One more step."""
+            """End of a step."""
             ends.append(now())
 
-        def on_log(self, *_: Any, **known: Any) -> None:
-            """The numbers of the last step."""
-            logs = known["logs"]
+        def on_log(self, *_: Any, **arguments: Any) -> None:
+            """Report the last step."""
+            logs = arguments["logs"]
             if "completions/mean_length" not in logs:
                 return
             tokens = logs["completions/mean_length"] * work.replies
@@ -238,17 +238,17 @@ def _run(trainer: Any, work: Work, report: Report, *, turns: Sequence[float] = (
                     "step": ends[-1] - ends[-2],
                     "tokens": tokens,
                     "turns": turns[-1] if turns else 1.0,
-                    "prompt": (total - read[-1] - tokens) / work.replies,
+                    "prompt": (total - token_totals[-1] - tokens) / work.replies,
                     "reward": logs["reward"],
                     "peak": peak_gib(),
                 }
             )
-            read.append(total)
+            token_totals.append(total)
 
-    trainer.add_callback(Clock())
+    trainer.add_callback(StepTimer())
     trainer.train()
 
 
 def _num_spans(mask: Sequence[int]) -> int:
-    """Replies of an episode, by the mask of what the policy wrote."""
-    return sum(own and not before for before, own in pairwise([0, *mask]))
+    """Number of replies of an episode, from the mask of sampled tokens."""
+    return sum(current and not previous for previous, current in pairwise([0, *mask]))

@@ -1,4 +1,4 @@
-"""What the GPU benchmarks have in common: the sizes of a step, the models, and the clock."""
+"""Shared parts of the GPU benchmarks: workload sizes, models and timers."""
 
 import json
 import statistics
@@ -10,24 +10,24 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from grpo_cl.domains import load_domain
-from grpo_cl.footprint import known_shapes
+from grpo_cl.envs import load_domain
+from grpo_cl.gpu_memory import known_shapes
 from grpo_cl.types import TokenTrace
 
 KL = 0.04
 LEARNING_RATE = 1e-6
 GPU_SHARE = 0.3
-"""Of the GPU's memory, for vLLM in either side's process."""
+"""Fraction of the GPU memory for vLLM, in grpo-cl and TRL."""
 LORA = {"r": 16, "alpha": 32}
 STEP = "GPU-STEP "
-"""What a line of a way's output begins with that has the numbers of a step."""
+"""Prefix of an output line with the figures of a step."""
 
 Numbers = dict[str, float]
 Report = Callable[[Numbers], None]
 
 
 class Work(NamedTuple):
-    """What a step does."""
+    """The workload of a step."""
 
     model: str
     kind: str
@@ -37,22 +37,22 @@ class Work(NamedTuple):
     samples: int
     prompt_tokens: int
     reply_tokens: int
-    """Of one reply; most of them where replies end by themselves."""
+    """Token limit of one reply."""
     max_turns: int
-    """Most replies of an episode."""
+    """Limit on the replies of an episode."""
     context: int
     micro_tokens: int
-    """Of one forward and backward pass on our side."""
+    """Tokens of one micro batch in grpo-cl."""
     device_batch: int
-    """Sequences of one forward and backward pass on TRL's side."""
+    """Sequences of one micro batch in TRL."""
     adapters: int
-    """1 to train LoRA adapters, on both sides, instead of all weights."""
+    """1 to train LoRA adapters instead of all weights."""
     checkpointing: int
-    """1 to compute activations twice, on both sides, instead of keeping them."""
+    """1 for gradient checkpointing."""
 
     @property
     def replies(self) -> int:
-        """Episodes of one step."""
+        """Episodes per step."""
         return self.prompts * self.samples
 
 
@@ -89,7 +89,7 @@ SIZES: dict[str, dict[str, int]] = {
         "device_batch": 4,
     },
 }
-"""Of each work, unless told otherwise."""
+"""Default sizes of each workload."""
 SHAPES: dict[str, dict[str, int]] = {
     "qwen2.5-1.5b": {"steps": 5, "micro_tokens": 12288, "device_batch": 16},
     "qwen2.5-7b": {
@@ -100,31 +100,31 @@ SHAPES: dict[str, dict[str, int]] = {
         "checkpointing": 1,
     },
 }
-"""What changes with the size of the model: logits and activations have to fit beside vLLM."""
+"""Sizes for larger models: logits and activations must fit beside vLLM."""
 
 
 def report(numbers: Numbers) -> None:
-    """Tell the process that started this one about a step."""
+    """Print the figures of a step for the parent process."""
     print(STEP + json.dumps(numbers), flush=True)
 
 
 def summary(steps: Sequence[Numbers], warm_up: int) -> Numbers:
-    """Medians over the steps that are warm, and the range of their totals."""
+    """Medians over the steps after the warm-up, and the range of their total times."""
     warm = steps[warm_up:] or steps[-1:]
-    found = {name: statistics.median(step[name] for step in warm) for name in warm[0]}
+    medians = {name: statistics.median(step[name] for step in warm) for name in warm[0]}
     totals = [step["step"] for step in warm]
-    return {**found, "spread": max(totals) - min(totals), "measured": float(len(warm))}
+    return {**medians, "spread": max(totals) - min(totals), "measured": float(len(warm))}
 
 
 def now() -> float:
-    """Seconds, once the GPU has done what it was given."""
+    """Seconds, after synchronizing with the GPU."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def peak_gib() -> float:
-    """Most memory that torch's allocator had given out on the GPU, in GiB, since the last call."""
+    """Peak GPU memory of torch's allocator since the last call, in GiB."""
     if not torch.cuda.is_available():
         return 0.0
     peak = torch.cuda.max_memory_allocated() / 2**30
@@ -133,25 +133,25 @@ def peak_gib() -> float:
 
 
 class Stopwatch:
-    """Seconds by name."""
+    """Accumulates seconds by name."""
 
     def __init__(self) -> None:
         self.seconds: Numbers = {}
 
     def add(self, name: str, seconds: float) -> None:
-        """More of ``name``."""
+        """Add seconds to ``name``."""
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     @contextmanager
     def span(self, name: str) -> Generator[None]:
-        """What passes under it is ``name``."""
+        """Add the time of the block to ``name``."""
         started = now()
         yield
         self.add(name, now() - started)
 
 
 def prompts(tokenizer: Any, work: Work) -> list[list[dict[str, str]]]:
-    """Conversations of one message: a piece of a policy text to be told in other words."""
+    """One-message conversations that ask to explain a piece of a policy text."""
     ids = tokenizer(load_domain("airline").policy_text()).input_ids * 2
     stride = (len(ids) - work.prompt_tokens) // work.prompts
     pieces = [ids[n * stride : n * stride + work.prompt_tokens - 35] for n in range(work.prompts)]
@@ -173,17 +173,17 @@ def one_reply(prompt: Sequence[int], reply: Sequence[int], logprobs: Sequence[fl
 
 
 def worth(text: str) -> float:
-    """A reward that differs between replies: the share of words that are new."""
+    """A reward that differs between replies: the fraction of distinct words."""
     words = text.split()
     return len(set(words)) / max(1, len(words))
 
 
 def make_model(shape: str, tokenizer_dir: str, folder: str) -> None:
-    """Write a model of a known shape with random weights and another's tokenizer."""
+    """Save a model of a known shape with random weights and the tokenizer of another model."""
     tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_dir)
     fields = known_shapes()[shape]
-    ends = {"eos_token_id": tokenizer.eos_token_id, "bos_token_id": tokenizer.bos_token_id}
-    config = AutoConfig.for_model(**fields, **ends, pad_token_id=tokenizer.pad_token_id)
+    special = {"eos_token_id": tokenizer.eos_token_id, "bos_token_id": tokenizer.bos_token_id}
+    config = AutoConfig.for_model(**fields, **special, pad_token_id=tokenizer.pad_token_id)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     with device:

@@ -1,11 +1,11 @@
-"""What multi-turn sampling costs: ours against reading the whole conversation every turn.
+"""Multi-turn sampling: the transformers sampler against a full prefill at every turn.
 
     python benchmarks/sampler.py
 
-The plain way is Hugging Face's ``generate``: every turn it pads all conversations on the left,
-reads them from their first token and writes until the longest reply is done. Both ways play the
-same conversations, with replies of the same lengths, in turn in this process. Weights are random,
-so replies end where the script says. The figures are medians.
+The baseline is Hugging Face's ``generate``: every turn it left-pads all conversations, prefills
+them from their first token and decodes until the longest reply is done. Both sample the same
+conversations, with replies of the same lengths, alternating in this process. Weights are random, so
+reply lengths are given by a script. The figures are medians.
 """
 
 import argparse
@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from grpo_cl.cli.world import table
-from grpo_cl.policy.local import TransformersSampler
-from grpo_cl.policy.sampler import Request
+from grpo_cl.cli.output import table
+from grpo_cl.policy.inference.sampler import GenerationRequest
+from grpo_cl.policy.inference.transformers_sampler import TransformersSampler
 
 VOCABULARY = 2048
 PAD = 0
 
 
 class Turn(NamedTuple):
-    """What an episode reads, and how long its reply becomes."""
+    """The tokens appended to an episode, and the length of its reply."""
 
     append: list[int]
     reply: int
@@ -49,10 +49,10 @@ def main() -> None:
     module = model().to(arguments.device)
     count = sum(weight.numel() for weight in module.parameters())
     rows: list[Sequence[object]] = [
-        ("prompts", "plain s", "ours s", "plain tokens/s", "ours tokens/s", "ratio")
+        ("prompts", "generate s", "ours s", "generate tokens/s", "ours tokens/s", "ratio")
     ]
     for name, group in (("all different", 1), ("groups of 8", 8)):
-        scripts = write(arguments.episodes, arguments.turns, group=group)
+        scripts = make_scripts(arguments.episodes, arguments.turns, group=group)
         rows.append((name, *compare(module, scripts, arguments.repeats)))
     print(
         f"{count / 1e6:.1f} M parameters, {arguments.episodes} episodes of {arguments.turns} turns"
@@ -77,13 +77,13 @@ def model() -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-def write(episodes: int, turns: int, *, group: int) -> list[Script]:
-    """Conversations like those of an agent: a prompt, short replies, results of tools."""
+def make_scripts(episodes: int, turns: int, *, group: int) -> list[Script]:
+    """Conversations like those of an agent: a prompt, short replies, tool results."""
     rng = Random(0)
-    openings = [_ids(rng, 150, 350) for _ in range(0, episodes, group)]
+    prompts = [_ids(rng, 150, 350) for _ in range(0, episodes, group)]
     return [
         [
-            Turn(_ids(rng, 20, 80) if turn else openings[index // group], rng.randint(16, 48))
+            Turn(_ids(rng, 20, 80) if turn else prompts[index // group], rng.randint(16, 48))
             for turn in range(turns)
         ]
         for index in range(episodes)
@@ -95,15 +95,15 @@ def _ids(rng: Random, low: int, high: int) -> list[int]:
 
 
 def compare(module: LlamaForCausalLM, scripts: list[Script], repeats: int) -> Sequence[object]:
-    """Play the same scripts both ways."""
+    """Time both samplers on the same scripts."""
     times = [
-        (_seconds(play_plain, module, scripts), _seconds(play_ours, module, scripts))
+        (_seconds(play_generate, module, scripts), _seconds(play_ours, module, scripts))
         for _ in range(repeats)
     ]
-    plain, ours = (statistics.median(column) for column in zip(*times, strict=True))
+    baseline, ours = (statistics.median(column) for column in zip(*times, strict=True))
     tokens = sum(turn.reply for script in scripts for turn in script)
-    rates = f"{tokens / plain:.0f}", f"{tokens / ours:.0f}"
-    return f"{plain:.2f}", f"{ours:.2f}", *rates, f"{plain / ours:.1f}x"
+    rates = f"{tokens / baseline:.0f}", f"{tokens / ours:.0f}"
+    return f"{baseline:.2f}", f"{ours:.2f}", *rates, f"{baseline / ours:.1f}x"
 
 
 def _seconds(play: Callable[..., None], *arguments: Any) -> float:
@@ -112,8 +112,8 @@ def _seconds(play: Callable[..., None], *arguments: Any) -> float:
     return time.perf_counter() - start
 
 
-def play_plain(module: Any, scripts: list[Script]) -> None:
-    """All episodes in step, each turn from the first token."""
+def play_generate(module: Any, scripts: list[Script]) -> None:
+    """All episodes in lockstep, each turn prefilled from the first token."""
     histories: list[list[int]] = [[] for _ in scripts]
     for turns in zip(*scripts, strict=True):
         for history, turn in zip(histories, turns, strict=True):
@@ -121,7 +121,7 @@ def play_plain(module: Any, scripts: list[Script]) -> None:
         width = max(map(len, histories))
         ids = [[PAD] * (width - len(history)) + history for history in histories]
         mask = [[0] * (width - len(history)) + [1] * len(history) for history in histories]
-        written: Any = module.generate(
+        output: Any = module.generate(
             torch.tensor(ids, device=module.device),
             attention_mask=torch.tensor(mask, device=module.device),
             max_new_tokens=max(turn.reply for turn in turns),
@@ -130,15 +130,17 @@ def play_plain(module: Any, scripts: list[Script]) -> None:
             return_dict_in_generate=True,
             output_logits=True,
         )
-        replies = written.sequences[:, width:].tolist()
-        for step, logits in enumerate(written.logits):  # a trainer needs them, so both ways pay
-            logits.float().log_softmax(-1).gather(1, written.sequences[:, width + step, None])
+        replies = output.sequences[:, width:].tolist()
+        for step, logits in enumerate(
+            output.logits
+        ):  # a trainer needs the log-probs, so both compute them
+            logits.float().log_softmax(-1).gather(1, output.sequences[:, width + step, None])
         for history, turn, reply in zip(histories, turns, replies, strict=True):
             history += reply[: turn.reply]
 
 
 def play_ours(module: LlamaForCausalLM, scripts: list[Script]) -> None:
-    """Each episode as fast as it can."""
+    """Continuous batching: an episode's next turn starts as soon as its reply is done."""
     sampler = TransformersSampler(module, context=4096, slots=len(scripts), device=module.device)
     turns = [0] * len(scripts)
     sampler.submit(_request(index, script[0], 0) for index, script in enumerate(scripts))
@@ -152,8 +154,10 @@ def play_ours(module: LlamaForCausalLM, scripts: list[Script]) -> None:
                 sampler.release(index)
 
 
-def _request(index: int, turn: Turn, number: int) -> Request:
-    return Request(index, index, turn.append, turn.reply, 1.0, 1.0, (), 1000 * index + number)
+def _request(index: int, turn: Turn, number: int) -> GenerationRequest:
+    return GenerationRequest(
+        index, index, turn.append, turn.reply, 1.0, 1.0, (), 1000 * index + number
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""What an update costs: packed rows with shared beginnings, against padded batches of episodes.
+"""Cost of an update: packed rows with shared prefixes against padded batches.
 
     python benchmarks/updates.py
 
-The embedded policy plays eight tasks of a domain eight times; then the log-probs of what it wrote
-are computed and differentiated, in turn both ways in this process, in passes of as many tokens. The
-figures are medians; the last column is the largest difference of a gradient, against its norm.
+The embedded policy plays eight tasks of a domain eight times; then the log-probs of its replies are
+computed and differentiated, alternating between both layouts, in micro-batches of the same token
+budget. The figures are medians; the last column is the largest difference of the gradients,
+relative to their norm.
 """
 
 import argparse
@@ -16,13 +17,19 @@ from tempfile import mkdtemp
 import torch
 from torch import Tensor
 
-from grpo_cl.cli.world import table
+from grpo_cl.cli.output import table
 from grpo_cl.config import GRPOConfig
-from grpo_cl.policy.batching import MicroBatch, Sample, collate, imitation_samples, micro_batches
-from grpo_cl.policy.model import PolicyModel
+from grpo_cl.envs.tasks import TaskDataLoader
+from grpo_cl.policy.learner.batching import (
+    MicroBatch,
+    TrainingSample,
+    collate,
+    micro_batches,
+    sft_samples,
+)
+from grpo_cl.policy.model.policy_model import PolicyModel
 from grpo_cl.policy.runtime import PolicyRuntime
 from grpo_cl.rollout import run_episodes
-from grpo_cl.tasks import TaskDataLoader
 
 
 def main() -> None:
@@ -49,10 +56,10 @@ def compare(
     actor = runtime.actor(temperature=config.temperature)
     seeds = list(range(len(played)))
     episodes = run_episodes(actor, tasks.domains, played, config.rollout, seeds=seeds)
-    samples = imitation_samples([episode.tokens for episode in episodes if episode.tokens])
+    samples = sft_samples([episode.tokens for episode in episodes if episode.tokens])
     budget, device = config.optimizer.micro_batch_tokens, runtime.model.device
     packed = [collate(part, device) for part in micro_batches(samples, budget)]
-    padded = [collate(part, device) for part in neighbours(samples, budget)]
+    padded = [collate(part, device) for part in padded_batches(samples, budget)]
     times: dict[str, list[float]] = {"padded": [], "packed": []}
     gradients: dict[str, Tensor] = {}
     for _ in range(repeats):
@@ -61,26 +68,28 @@ def compare(
             gradients[name] = differentiate(runtime.model, batches, packed=name == "packed")
             times[name].append(time.perf_counter() - started)
     slow, fast = (statistics.median(times[name]) for name in ("padded", "packed"))
-    apart = (gradients["padded"] - gradients["packed"]).abs().max() / gradients["padded"].norm()
+    difference = (gradients["padded"] - gradients["packed"]).abs().max() / gradients[
+        "padded"
+    ].norm()
     tokens = sum(sample.length for sample in samples)
     computed = sum(batch.layout.ids_1N.numel() for batch in packed if batch.layout)
-    cells = (f"{slow:.2f}", f"{fast:.2f}", f"{slow / fast:.1f}", f"{float(apart):.0e}")
+    cells = (f"{slow:.2f}", f"{fast:.2f}", f"{slow / fast:.1f}", f"{float(difference):.0e}")
     return tokens, computed, *cells
 
 
-def neighbours(samples: Sequence[Sample], budget: int) -> list[list[Sample]]:
-    """Passes of samples of similar length, at most ``budget`` tokens with padding."""
-    passes: list[list[Sample]] = []
+def padded_batches(samples: Sequence[TrainingSample], budget: int) -> list[list[TrainingSample]]:
+    """Batches of samples of similar length, at most ``budget`` tokens with padding."""
+    batches: list[list[TrainingSample]] = []
     for sample in sorted(samples, key=lambda sample: -sample.length):
-        if passes and passes[-1][0].length * (len(passes[-1]) + 1) <= budget:
-            passes[-1].append(sample)
+        if batches and batches[-1][0].length * (len(batches[-1]) + 1) <= budget:
+            batches[-1].append(sample)
         else:
-            passes.append([sample])
-    return passes
+            batches.append([sample])
+    return batches
 
 
 def differentiate(policy: PolicyModel, batches: Sequence[MicroBatch], *, packed: bool) -> Tensor:
-    """The gradient of the mean log-prob of what was written."""
+    """The gradient of the mean log-prob of the replies."""
     policy.module.zero_grad()
     for batch in batches:
         layout = batch.layout if packed else None

@@ -5,15 +5,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-from grpo_cl.domains import Domain, load_domain
+from grpo_cl.envs import Domain, load_domain
+from paths import SHARED
 
 # Before torch is imported: on busy cores a second thread makes tiny models slower, not faster.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Likewise: Triton decides when it is imported whether its kernels are interpreted on a CPU.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-SHARED = Path(__file__).parent.parent.parent / "shared"
+# Examples may take any time: on a busy machine a deadline fails without a fault.
+settings.register_profile("no_deadline", deadline=None)
+settings.load_profile("no_deadline")
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,11 @@
 #SBATCH --signal=TERM@300
 #SBATCH --open-mode=append
 #
-# One run over all nodes of the job: docs/multi-node.md. Settings of the run are the words after it:
+# One run on all nodes of the job: docs/multi-node.md. Arguments are settings of the run:
 #   sbatch configs/cluster/slurm.sh --config run.yaml sharding=fsdp log_dir=/shared/runs/one
 #
-# SERVER_NODES=1 keeps the last nodes of the job for vLLM, one server per GPU of MODEL, and the run
-# is told of them. log_dir and MODEL must be on a file system that all nodes see.
+# SERVER_NODES=1 reserves the last node of the job for vLLM servers of MODEL, one per GPU, and passes
+# their addresses to the run. log_dir and MODEL must be on a shared file system.
 set -euo pipefail
 
 server_nodes=${SERVER_NODES:-0}

@@ -4,14 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from grpo_cl.algorithms import CLAlgorithm, ReplayCL, SequentialCL
-    from grpo_cl.buffer import TrajectoryBuffer
+    from grpo_cl.algorithms import CLAlgorithm, ReplayCL, SequentialCL, register_algorithm
     from grpo_cl.config import GRPOConfig
-    from grpo_cl.metrics.tracker import MetricsTracker
-    from grpo_cl.policy.model import PolicyModel
-    from grpo_cl.rewards import RewardOracle
-    from grpo_cl.tasks import TaskDataLoader
+    from grpo_cl.envs import register_domain
+    from grpo_cl.envs.tasks import TaskDataLoader
+    from grpo_cl.metrics.metrics_tracker import MetricsTracker
+    from grpo_cl.policy.model.policy_model import PolicyModel
+    from grpo_cl.rewards import RewardOracle, register_reward
+    from grpo_cl.runs.trajectory_buffer import TrajectoryBuffer
     from grpo_cl.trainer import GRPOTrainer
+    from grpo_cl.users import register_user
 
 __all__ = [
     "CLAlgorithm",
@@ -24,19 +26,27 @@ __all__ = [
     "SequentialCL",
     "TaskDataLoader",
     "TrajectoryBuffer",
+    "register_algorithm",
+    "register_domain",
+    "register_reward",
+    "register_user",
 ]
 
 _HOMES = {
     "CLAlgorithm": "grpo_cl.algorithms",
     "GRPOConfig": "grpo_cl.config",
     "GRPOTrainer": "grpo_cl.trainer",
-    "MetricsTracker": "grpo_cl.metrics.tracker",
-    "PolicyModel": "grpo_cl.policy.model",
+    "MetricsTracker": "grpo_cl.metrics.metrics_tracker",
+    "PolicyModel": "grpo_cl.policy.model.policy_model",
     "ReplayCL": "grpo_cl.algorithms",
     "RewardOracle": "grpo_cl.rewards",
     "SequentialCL": "grpo_cl.algorithms",
-    "TaskDataLoader": "grpo_cl.tasks",
-    "TrajectoryBuffer": "grpo_cl.buffer",
+    "TaskDataLoader": "grpo_cl.envs.tasks",
+    "TrajectoryBuffer": "grpo_cl.runs.trajectory_buffer",
+    "register_algorithm": "grpo_cl.algorithms",
+    "register_domain": "grpo_cl.envs",
+    "register_reward": "grpo_cl.rewards",
+    "register_user": "grpo_cl.users",
 }
 
 

@@ -1,37 +1,41 @@
-"""The errors this package raises on purpose. Each names a boundary, not a module."""
+"""The exceptions of this package."""
 
 
 class GRPOCLError(Exception):
-    """Base of every error raised on purpose."""
+    """Base of all exceptions of this package."""
 
 
 class ConfigError(GRPOCLError, ValueError):
-    """The run description is wrong: an unknown name, an impossible value, a missing file."""
+    """The configuration is invalid: an unknown name, an impossible value, a missing file."""
 
 
 class TaskDataError(GRPOCLError, ValueError):
-    """A task or a recorded trajectory on disk breaks its contract."""
+    """A task or a recorded trajectory on disk is invalid."""
 
 
 class CheckpointError(GRPOCLError):
     """A checkpoint is damaged, incomplete or of another run; nothing was loaded from it."""
 
 
+class TrainingError(GRPOCLError):
+    """Training cannot continue: a value that it needs is not finite; ends the run."""
+
+
 class ContextFullError(GRPOCLError):
-    """A conversation has outgrown the policy's context; ends the episode, never the run."""
+    """A conversation exceeds the policy's context; ends the episode, never the run."""
 
 
 class ModelCallError(GRPOCLError):
-    """A model behind an API gave no usable reply; ends the episode, and nobody is blamed for it."""
+    """A model behind an API gave no usable reply; ends the episode as an infrastructure error."""
 
 
 class EngineError(GRPOCLError):
-    """Who writes for the policy is gone or writes with other weights; ends the run, not a task."""
+    """The inference engine is unreachable or has stale weights; ends the run."""
 
 
 class BudgetError(GRPOCLError):
-    """What a run may spend on models behind an API is spent; the run can be resumed."""
+    """The run's budget for models behind an API is spent; the run can be resumed."""
 
 
 class ToolError(GRPOCLError):
-    """The agent or the user used a tool wrongly. Shown to the caller; never ends a run."""
+    """Invalid use of a tool by the agent or the user. Shown to the caller; never ends a run."""

@@ -1,23 +1,109 @@
-"""The data that flows: tasks in τ²-bench's own model, messages, trajectories, rewards.
+"""Data types: tasks in τ²-bench's data model, messages, trajectories, rewards.
 
-Everything here can be written to disk and read back, so everything is a frozen record.
+All of them are frozen pydantic records that can be written to disk and read back.
 """
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from statistics import fmean
 from typing import Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, NonNegativeInt, ValidationError
 
-from grpo_cl.records import Record as Record
-from grpo_cl.records import Tau2Record as Tau2Record
-from grpo_cl.transcripts import AnswerCheck, Judgement, ModelCall
+
+class Record(BaseModel):
+    """Base of the records this package writes; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def first_problem(error: Exception) -> str:
+    """One line for an error; of a validation error, which has many, the first problem."""
+    if not isinstance(error, ValidationError):
+        return " ".join(str(error).split())
+    first = error.errors()[0]
+    name = ".".join(map(str, first["loc"]))
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return f"{name}: {message} (got {first['input']!r:.200})" if name else message
+
+
+class Tau2Record(BaseModel):
+    """Base of τ²-bench's records; fields this package does not use are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ModelCall(Record):
+    """One call of a model behind an API: as user, judge, answerer or agent."""
+
+    role: str
+    """The role of the model."""
+    purpose: str
+    """What the call is for: a reply, a check of a draft, a verdict."""
+    model: str
+    prompt: str
+    """SHA-256 of the complete input; the key in the reply cache."""
+    reply: str = ""
+    seed: int = 0
+    input_tokens: NonNegativeInt = 0
+    output_tokens: NonNegativeInt = 0
+    cost: float = 0.0
+    """Cost in the currency of ``models.prices``; 0 for a cached reply."""
+    seconds: float = 0.0
+    retries: NonNegativeInt = 0
+    """Failed attempts before this one."""
+    is_cached: bool = False
+    rejected: str | None = None
+    """Why the reply was rejected and requested again."""
+    error: str | None = None
+    """Why there is no reply."""
+
+
+class Judgement(Record):
+    """The verdict of an LLM judge on the natural-language assertions of a task."""
+
+    model: str
+    votes: tuple[tuple[bool, ...], ...]
+    """One row per judge call, one column per assertion."""
+    calls: tuple[ModelCall, ...] = ()
+    """The judge calls."""
+
+    @property
+    def met(self) -> tuple[bool, ...]:
+        """Whether more than half of the votes find each assertion met."""
+        return tuple(2 * sum(column) > len(column) for column in self._columns)
+
+    @property
+    def agreement(self) -> float:
+        """Mean fraction of votes that agree with the majority."""
+        shares = [max(sum(c), len(c) - sum(c)) / len(c) for c in self._columns]
+        return fmean(shares) if shares else 1.0
+
+    @property
+    def _columns(self) -> Sequence[tuple[bool, ...]]:
+        return list(zip(*self.votes, strict=True))
+
+
+class AnswerCheck(Record):
+    """The graded answer to one question about the memory."""
+
+    question_id: str
+    qtype: str
+    answer: str
+    score: float
+    evidence: tuple[int, ...] = ()
+    """Ids of the memory entries that support the answer."""
+
 
 Requestor = Literal["assistant", "user"]
 Role = Literal["system", "user", "assistant", "tool"]
 
+ToolSchema = Mapping[str, Any]
+"""A JSON function schema in the format of chat templates and OpenAI-compatible servers."""
+
 
 class ToolCall(Tau2Record):
-    """One use of one tool, by the agent or by the user."""
+    """One tool call, by the agent or by the user."""
 
     id: str = ""
     name: str
@@ -32,15 +118,32 @@ class Message(Tau2Record):
     content: str | None = None
     tool_calls: tuple[ToolCall, ...] | None = None
     id: str | None = None
-    """Of a tool message: the call it answers."""
+    """Tool messages: the id of the call."""
     requestor: Requestor = "assistant"
-    """Of a tool message: who made the call."""
+    """Tool messages: whether the agent or the user made the call."""
     error: bool = False
-    """Of a tool message: whether the call failed."""
+    """Tool messages: whether the call failed."""
+
+    @property
+    def is_visible_to_agent(self) -> bool:
+        """Whether the agent reads the message; the user's tool calls and results are hidden."""
+        if self.role == "tool":
+            return self.requestor == "assistant"
+        return self.role != "user" or not self.tool_calls
+
+
+def number_calls(
+    calls: Sequence[ToolCall], first: int, prefix: str = "call"
+) -> tuple[ToolCall, ...]:
+    """The calls with ids that are unique in an episode, such as ``call_0``, from ``first`` on."""
+    return tuple(
+        call.model_copy(update={"id": f"{prefix}_{number}"})
+        for number, call in enumerate(calls, first)
+    )
 
 
 class ToolResult(Record):
-    """What the caller of a tool reads."""
+    """The result of a tool call."""
 
     content: str
     error: bool = False
@@ -57,7 +160,7 @@ class ToolResult(Record):
 
 
 class RewardType(StrEnum):
-    """The components a reward is a product of; the last four are the memory domain's."""
+    """Reward components; the last four are those of the memory domain."""
 
     DB = "DB"
     ENV_ASSERTION = "ENV_ASSERTION"
@@ -71,7 +174,7 @@ class RewardType(StrEnum):
 
 
 class Action(Tau2Record):
-    """A gold action: a call that belongs to the task's solution."""
+    """A gold action: a tool call of the task's reference solution."""
 
     action_id: str
     requestor: Requestor = "assistant"
@@ -79,7 +182,7 @@ class Action(Tau2Record):
     arguments: dict[str, JsonValue]
     info: str | None = None
     compare_args: tuple[str, ...] | None = None
-    """The arguments a call must share; None compares those the call has, empty compares none."""
+    """The arguments that are compared; None compares those of the call, empty compares none."""
 
     @property
     def call(self) -> ToolCall:
@@ -93,7 +196,7 @@ class Action(Tau2Record):
 
 
 class EnvFunctionCall(Tau2Record):
-    """A call of any function of the agent's or the user's side, tool or not."""
+    """A call of a function of the agent's or the user's toolkit, tool or not."""
 
     env_type: Requestor
     func_name: str
@@ -101,7 +204,7 @@ class EnvFunctionCall(Tau2Record):
 
 
 class EnvAssertion(EnvFunctionCall):
-    """A function that must return ``assert_value`` at the end."""
+    """A function that must return ``assert_value`` at the end of the episode."""
 
     assert_value: bool = True
     message: str | None = None
@@ -115,7 +218,7 @@ class InitializationData(Tau2Record):
 
 
 class InitialState(Tau2Record):
-    """How the world differs from the base database when an episode starts."""
+    """The initial state of an episode, as changes to the base databases."""
 
     initialization_data: InitializationData | None = None
     initialization_actions: tuple[EnvFunctionCall, ...] | None = None
@@ -123,7 +226,7 @@ class InitialState(Tau2Record):
 
 
 class StructuredInstructions(Tau2Record):
-    """What a simulated user knows and wants, by heading."""
+    """Structured instructions of the user simulator."""
 
     domain: str
     reason_for_call: str
@@ -133,14 +236,14 @@ class StructuredInstructions(Tau2Record):
 
 
 class UserScenario(Tau2Record):
-    """Who the user is and what they want."""
+    """Persona and instructions of the user simulator."""
 
     persona: str | None = None
     instructions: StructuredInstructions | str
 
 
 class Description(Tau2Record):
-    """What a task is for."""
+    """Purpose and notes of a task."""
 
     purpose: str | None = None
     relevant_policies: str | None = None
@@ -148,7 +251,7 @@ class Description(Tau2Record):
 
 
 class EvaluationCriteria(Tau2Record):
-    """What must be true at the end of a successful episode."""
+    """Success criteria of an episode."""
 
     actions: tuple[Action, ...] | None = None
     env_assertions: tuple[EnvAssertion, ...] | None = None
@@ -158,7 +261,7 @@ class EvaluationCriteria(Tau2Record):
 
 
 class Task(Tau2Record):
-    """One problem. It knows its domain, so a mixed batch needs no side table."""
+    """One problem of a domain."""
 
     id: str
     domain: str
@@ -169,19 +272,21 @@ class Task(Tau2Record):
     evaluation_criteria: EvaluationCriteria | None = None
     required_documents: tuple[str, ...] | None = None
     difficulty: float | None = None
-    """Set by a generator; otherwise the number of gold actions stands for it."""
+    """Set by a generator; without it, difficulty is derived from the number of gold actions."""
     is_refusal: bool = False
-    """Whether leaving the world untouched is the right outcome."""
+    """Whether the correct outcome leaves the databases unchanged."""
+    skills: tuple[str, ...] = ()
+    """The skills that a generated task needs, such as its faults or kinds of request; sorted."""
 
     @property
     def gold_actions(self) -> tuple[Action, ...]:
-        """The calls that solve the task, in order."""
+        """The reference solution, in order."""
         criteria = self.evaluation_criteria
         return (criteria.actions or ()) if criteria else ()
 
     @property
     def message_history(self) -> tuple[Message, ...]:
-        """What was said and done before the episode begins."""
+        """Messages before the start of the episode."""
         return (self.initial_state.message_history or ()) if self.initial_state else ()
 
 
@@ -201,17 +306,17 @@ class Termination(StrEnum):
 
 
 class TokenTrace(Record):
-    """The exact token ids of one episode, as the sampler saw and made them; never re-tokenised."""
+    """The exact token ids of one episode, as read and sampled; never re-tokenised."""
 
     ids: tuple[int, ...]
     mask: tuple[bool, ...]
-    """True on the tokens the policy produced: the only ones a loss may count."""
+    """Loss mask: true on sampled tokens."""
     logprobs: tuple[float, ...]
-    """Of the tokens under the mask, in order, as the sampler drew them."""
+    """Log-probs of the sampled tokens, as computed by the sampler."""
     turns: tuple[tuple[int, int], ...]
     """The [start, end) of each reply in ``ids``."""
     is_truncated: bool = False
-    """Whether the last reply was cut off by a limit instead of ending itself."""
+    """Whether the last reply was truncated by a token limit."""
 
 
 class Trajectory(Record):
@@ -221,37 +326,43 @@ class Trajectory(Record):
     messages: tuple[Message, ...]
     termination: Termination
     solo: bool = False
-    """Whether the agent worked alone from a ticket."""
+    """Whether the agent worked from a ticket without a user."""
     seed: int = 0
     tokens: TokenTrace | None = None
-    """What a policy read and wrote; None for an actor that is no model."""
+    """The token ids; None for an actor that is not a local model."""
     model_calls: tuple[ModelCall, ...] = ()
-    """What was asked of models behind an API, by whichever side they played."""
+    """Calls of models behind an API, in any role."""
     duration_s: float = 0.0
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """Every tool call of the episode, the user's too, in order."""
+        """All tool calls of the episode in order, including the user's."""
         return tuple(call for message in self.messages for call in message.tool_calls or ())
+
+    @property
+    def has_agent_call(self) -> bool:
+        """Whether any reply of the agent was a tool call; ``done`` is one and ends the episode."""
+        is_done = self.termination is Termination.AGENT_STOP
+        return is_done or any(m.role == "assistant" and m.tool_calls for m in self.messages)
 
 
 class ActionCheck(Record):
-    """How one gold action was met."""
+    """Whether one gold action was matched."""
 
     action_id: str
     name: str
     requestor: Requestor
     is_write: bool
     match: bool
-    """As τ²-bench judges it."""
+    """By τ²-bench's rule."""
     name_match: bool
-    """Whether the tool was called at all."""
+    """Whether the tool was called."""
     arguments_match: bool
-    """Whether some call of the tool had exactly the gold arguments that are compared."""
+    """Whether a call of the tool had exactly the compared gold arguments."""
 
 
 class StepReward(Record):
-    """What one reply earned, in a domain that rewards each of them."""
+    """The reward of one turn, in domains with per-turn rewards."""
 
     value: float
     components: dict[RewardType, float] = Field(default_factory=dict)
@@ -264,39 +375,39 @@ class TrajectoryGroup(Record):
     trajectories: tuple[Trajectory, ...]
     rewards: tuple["Reward", ...]
     training_rewards: tuple[float, ...]
-    """What is learned from: the rewards' values, or shaped ones."""
+    """The training rewards: the rewards' values, or shaped ones."""
 
 
 SUCCESS = 1 - 1e-6
-"""The least reward of an episode that succeeded: a product of floats may miss 1 by a little."""
+"""The minimum reward of a success: a product of floats may be slightly below 1."""
 
 
 class Reward(Record):
-    """A score and everything it was made of."""
+    """The reward of an episode, with its components and checks."""
 
     value: float
     """Product over the judged components of ``basis``."""
     basis: tuple[RewardType, ...] | None
-    """The components that were multiplied; None for an episode that ended too early."""
+    """The components that were multiplied; None for an episode that was cut short."""
     basis_name: str
-    """``tau2`` for the task's own basis, otherwise the name of the rule that replaced it."""
+    """``tau2`` for the task's own basis, otherwise the name of the replacement rule."""
     components: dict[RewardType, float] = Field(default_factory=dict)
     not_judged: tuple[RewardType, ...] = ()
-    """Components of the basis that need a judge and had none."""
+    """Components of the basis that require a judge, when there was none."""
     action_checks: tuple[ActionCheck, ...] = ()
     env_assertions: tuple[bool, ...] = ()
     communicate_checks: tuple[bool, ...] = ()
     tool_accuracy: float | None = None
-    """Share of gold actions matched; None where the task has none."""
+    """Fraction of gold actions that were matched; None if the task has none."""
     agreement: float | None = None
-    """Share of what the episode or gold changed in the databases that is as gold leaves it; None
-    where DB is not in the basis."""
+    """Fraction of the records changed by the episode or the gold actions that are in the gold final
+    state; None if DB is not in the basis."""
     steps: tuple[StepReward, ...] = ()
-    """One for each reply, in a domain that rewards each of them; their mean is learned from."""
+    """One per turn, in domains with per-turn rewards; their mean is the training reward."""
     answer_checks: tuple[AnswerCheck, ...] = ()
     model_calls: tuple[ModelCall, ...] = ()
-    """What was asked of models that answer questions or judge content."""
+    """Calls of models that answer questions or judge content."""
     judgement: Judgement | None = None
-    """Who judged the natural-language assertions, and how; None where nobody had to."""
+    """The verdict on the natural-language assertions; None if there was nothing to judge."""
     reason: str | None = None
-    """Why a component could not be computed, or why nothing was."""
+    """Why a component, or the whole reward, could not be computed."""

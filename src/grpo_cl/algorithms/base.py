@@ -1,18 +1,41 @@
-"""What a continual-learning algorithm may do, and when."""
+"""The interface of continual-learning algorithms: the hooks, and when the trainer calls them."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol
 
 from typing_extensions import TypeVar
 
-from grpo_cl.buffer import TrajectoryBuffer
-from grpo_cl.config import GRPOConfig
-from grpo_cl.tasks import TaskDataLoader
+from grpo_cl.config import ConfigRecord, GRPOConfig
+from grpo_cl.envs.tasks import TaskDataLoader
+from grpo_cl.runs.trajectory_buffer import TrajectoryBuffer
 from grpo_cl.types import Record, Task, TrajectoryGroup
 
+if TYPE_CHECKING:  # torch is slow to import, and not every algorithm needs it
+    from grpo_cl.policy.learner.learner import Learner
+    from grpo_cl.policy.model.policy_model import PolicyModel
+
 Stored = Literal["nothing", "weights", "prompts", "trajectories", "environments"]
+
+
+class PolicyView(Protocol):
+    """What an algorithm sees of the trained policy, a ``policy.runtime.PolicyRuntime``."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank writes files."""
+        ...
+
+    @property
+    def model(self) -> "PolicyModel":
+        """The model: log-probs and logits."""
+        ...
+
+    @property
+    def learner(self) -> "Learner":
+        """The learner: weights, gradients and the optimizer."""
+        ...
 
 
 class TrainerView(Protocol):
@@ -23,42 +46,44 @@ class TrainerView(Protocol):
     trajectory_buffer: TrajectoryBuffer
 
     @property
-    def policy(self) -> Any:
-        """The policy that learns, a ``policy.runtime.PolicyRuntime``."""
+    def policy(self) -> PolicyView:
+        """The trained policy."""
         ...
 
 
-class NoOptions(Record):
-    """For algorithms that have nothing to set."""
+class NoOptions(ConfigRecord):
+    """For algorithms without options."""
 
 
 Options = TypeVar("Options", bound=Record, default=NoOptions)
 
 
 class CLAlgorithm(Generic[Options]):
-    """Learns the domains one after another and does nothing else; others override its moments."""
+    """Trains on the domains one after another; subclasses override the hooks they need."""
 
     options_type: ClassVar[type[Record]] = NoOptions
-    """What can be set; ``cl_options`` of a run is read as one of these."""
+    """The type of the options; ``cl_options`` of a run is validated as one."""
     stores: ClassVar[Stored] = "nothing"
-    """What it keeps of earlier domains."""
+    """What it stores of earlier domains."""
     cost: ClassVar[str] = "none"
-    """What a step costs besides the plain one."""
+    """What a step costs in addition to a step of plain fine-tuning."""
     needs_domain: ClassVar[bool] = False
-    """Whether it must be told the domain when it is measured."""
+    """Whether it needs the domain of a task at evaluation."""
     shares_first_stage: ClassVar[bool] = False
-    """Whether it neither does nor notes anything before ``post_task_hook`` of the first domain, so
-    that a campaign may train that stage once for all such algorithms."""
+    """Whether it does and records nothing before ``post_task_hook`` of the first domain, so that
+    a campaign may train that stage once for all such algorithms."""
+
+    trainer: TrainerView
+    """The trainer; ``bind`` sets it before any other hook is called."""
 
     def __init__(self, **options: Any) -> None:
         self.options: Options = self.options_type.model_validate(options)  # type: ignore[assignment]
-        self.trainer: TrainerView | None = None
 
     def check(self, config: GRPOConfig) -> None:
-        """Refuse a run with settings it cannot serve, before anything is loaded."""
+        """Raise ``ConfigError`` for unsupported settings, before anything is loaded."""
 
     def bind(self, trainer: TrainerView) -> None:
-        """Serve this trainer from now on; a policy it cannot serve is refused here."""
+        """Attach to ``trainer``; an unsupported policy raises ``ConfigError`` here."""
         self.trainer = trainer
 
     def before_task(self, domain: str) -> None:
@@ -72,12 +97,12 @@ class CLAlgorithm(Generic[Options]):
     def augment_rollouts(
         self, groups: Sequence[TrajectoryGroup], current_domain: str
     ) -> Sequence[TrajectoryGroup]:
-        """The groups a step learns from, given those it played."""
+        """The groups of an update, given those that were played in this step."""
         del current_domain
         return groups
 
     def shape_rewards(self, group: TrajectoryGroup, rewards: Sequence[float]) -> Sequence[float]:
-        """The rewards a group is judged by."""
+        """The rewards from which the advantages of a group are computed."""
         del group
         return rewards
 
@@ -96,26 +121,26 @@ class CLAlgorithm(Generic[Options]):
         """After the last step of a domain, before it is evaluated."""
 
     def policy_for_evaluation(self, domain: str) -> AbstractContextManager[None]:
-        """A context in which the policy is the one to be measured on ``domain``."""
+        """A context in which the policy has the weights to be evaluated on ``domain``."""
         del domain
         return nullcontext()
 
     def telemetry(self) -> Mapping[str, float]:
-        """Numbers that show that the algorithm is at work, logged with each step."""
+        """Metrics of the algorithm, logged with each step."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs, as plain JSON."""
+        """The state that a resumed run needs, as plain JSON."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state_dict``."""
+        """Restore ``state_dict``."""
 
     def save_state(self, folder: Path) -> None:
-        """Write into the empty ``folder`` what is too large for ``state_dict``.
+        """Write state that is too large for ``state_dict`` into the empty ``folder``.
 
-        Every process calls; the policy's main one writes.
+        Every rank calls it; the policy's main rank writes.
         """
 
     def load_state(self, folder: Path) -> None:
-        """Go on from ``save_state``."""
+        """Restore ``save_state``."""

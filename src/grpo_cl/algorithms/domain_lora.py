@@ -1,4 +1,4 @@
-"""One adapter per domain: nothing is forgotten, because nothing is shared."""
+"""One LoRA adapter per domain: domains share no trained weights, so nothing is forgotten."""
 
 from collections.abc import Mapping
 from random import Random
@@ -7,19 +7,20 @@ from typing_extensions import override
 
 from grpo_cl.algorithms.base import TrainerView
 from grpo_cl.algorithms.routed import RoutedCL
-from grpo_cl.policy.continual.adapters import is_new, new_adapter, require_adapter
-from grpo_cl.types import Record
+from grpo_cl.config import ConfigRecord
+from grpo_cl.policy.continual.adapters import is_untrained, new_adapter, require_adapter
+from grpo_cl.policy.continual.tensors import Tensors
 
 
-class DomainLoraOptions(Record):
-    """How an adapter begins."""
+class DomainLoraOptions(ConfigRecord):
+    """How an adapter is initialized."""
 
     warm_start: bool = False
-    """Whether a domain goes on with the adapter of the one before."""
+    """Whether a domain continues with the adapter of the previous one."""
 
 
 class DomainLoraCL(RoutedCL[DomainLoraOptions]):
-    """Learns each domain in an adapter of its own, which is chosen by the domain's name."""
+    """Trains each domain in an adapter of its own, which is selected by the domain's name."""
 
     options_type = DomainLoraOptions
     cost = "memory for one adapter per domain"
@@ -28,24 +29,24 @@ class DomainLoraCL(RoutedCL[DomainLoraOptions]):
     def bind(self, trainer: TrainerView) -> None:
         require_adapter(trainer.policy.learner, "domain_lora")
         super().bind(trainer)
-        self._config = trainer.config
 
     @override
     def before_task(self, domain: str) -> None:
         super().before_task(domain)
-        if domain == self._config.task_order[0]:
-            return  # the adapter the run started with is new
+        if domain == self.trainer.config.task_order[0]:
+            return  # the run's initial adapter is new
+        learner = self.trainer.policy.learner
         if not self.options.warm_start:
-            self._begin_adapter(domain)
-        self.learner.forget_moments()
+            learner.load_weights(self._initial_adapter(domain))
+        learner.reset_optimizer()
 
     @override
     def telemetry(self) -> Mapping[str, float]:
-        return {"cl/adapters": float(len(self.shelf) + 1)}
+        return {"cl/adapters": float(len(self.policies) + 1)}
 
-    def _begin_adapter(self, domain: str) -> None:
-        start = self.shelf.start
-        if is_new(start):
-            seed = Random(f"{self._config.seed}/adapter/{domain}").getrandbits(48)
-            start = new_adapter(start, seed)
-        self.shelf.load(start)
+    def _initial_adapter(self, domain: str) -> Tensors:
+        initial = self.policies.initial
+        if not is_untrained(initial):
+            return initial
+        seed = Random(f"{self.trainer.config.seed}/adapter/{domain}").getrandbits(48)
+        return new_adapter(initial, seed)

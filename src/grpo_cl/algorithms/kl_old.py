@@ -1,155 +1,121 @@
-"""Distillation: the policy is held to what it was when an earlier stage ended."""
+"""KL penalty towards the old policy, the one at the end of an earlier stage."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from typing import Any, Literal, Self
 
-from pydantic import NonNegativeFloat, PositiveInt, model_validator
+from pydantic import NonNegativeFloat, model_validator
 from typing_extensions import override
 
-from grpo_cl.algorithms.base import CLAlgorithm, TrainerView
-from grpo_cl.buffer import Strategy, earlier_domains
-from grpo_cl.policy.batching import Sample
+from grpo_cl.algorithms.base import TrainerView
+from grpo_cl.algorithms.episodic import EpisodicCL, MemoryOptions
 from grpo_cl.policy.continual.distillation import (
-    Scored,
-    current_samples,
-    keep_logprobs,
-    old_samples,
+    ScoredTrace,
+    memory_samples,
+    on_policy_samples,
+    record_logprobs,
     token_kl_loss,
 )
-from grpo_cl.policy.continual.memory import Memory, sample_traced
+from grpo_cl.policy.continual.episodic_memory import MemoryEpisode
 from grpo_cl.policy.continual.passes import trace_logprobs
-from grpo_cl.policy.continual.predecessor import Predecessor
-from grpo_cl.policy.continual.tensors import load_tensors, save_tensors
-from grpo_cl.types import Record, TrajectoryGroup
+from grpo_cl.policy.continual.tensors import load_snapshot, save_snapshot
+from grpo_cl.policy.learner.batching import TrainingSample
+from grpo_cl.policy.model.weights import ModuleWeights, WeightSnapshot
+from grpo_cl.runs.reservoir import Experience
+from grpo_cl.types import TokenTrace, TrajectoryGroup
 
 
-class KLOldOptions(Record):
-    """How strongly, and on which tokens."""
+class KLOldOptions(MemoryOptions):
+    """Weight, estimator and states of the KL penalty."""
 
     strength: NonNegativeFloat = 1.0
     """Weight of the divergence, a mean per token."""
     states: Literal["old", "current"] = "old"
-    """``old`` holds on kept episodes of earlier domains; ``current`` on those of today's, as
-    learning without forgetting does, to the policy at the end of the previous stage."""
+    """``old``: stored episodes of earlier domains. ``current``: the episodes of the current step,
+    with the policy at the end of the previous stage as teacher (learning without forgetting)."""
     estimator: Literal["k2", "k3", "nll"] = "k3"
-    """Of the divergence; which gradient each has is in docs/algorithms.md."""
-    memory: PositiveInt = 64
-    """Episodes kept of each domain."""
-    batch: PositiveInt = 16
-    """Of them in an update."""
-    strategy: Strategy = "recent"
-    """Which episodes are kept; the recent ones are closest to the policy they stand for."""
+    """Of the divergence; docs/algorithms.md lists the gradient of each."""
 
     @model_validator(mode="after")
     def _estimator_has_a_gradient(self) -> Self:
         if self.states == "current" and self.estimator == "nll":
-            raise ValueError("the mean gradient of nll on today's tokens is 0; take k2 or k3")
+            raise ValueError("on current states the mean gradient of nll is 0; use k2 or k3")
         return self
 
 
-class KLOldCL(CLAlgorithm[KLOldOptions]):
-    """Keeps episodes with the log-probs they had when their stage ended, and holds to those."""
+class KLOldCL(EpisodicCL[KLOldOptions]):
+    """Stores episodes with their log-probs at the end of their stage, as targets of a KL loss."""
 
     options_type = KLOldOptions
-    stores = "trajectories"
-    shares_first_stage = True
+    rng_label = "kl_old"
     cost = "a pass over `batch` episodes per update; on current states a pass without gradient too"
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._memory = Memory()
-        self._predecessor: Predecessor | None = None
-        self._draws = 0
-        self._samples: list[Sample] = []
-        self._numbers: dict[str, float] = {}
+        self._old_policy: WeightSnapshot | None = None
+        self._samples: list[TrainingSample] = []
 
     @property
-    def _is_old(self) -> bool:
+    def _uses_memory(self) -> bool:
         return self.options.states == "old"
+
+    @property
+    @override
+    def is_active(self) -> bool:
+        return self.options.strength > 0
 
     @override
     def augment_rollouts(
         self, groups: Sequence[TrajectoryGroup], current_domain: str
     ) -> Sequence[TrajectoryGroup]:
-        self._numbers = {}
-        if self._is_old:
-            self._samples = self._old(current_domain)
-        elif self._predecessor is not None:
-            self._samples = self._current(groups, self._predecessor)
+        self.metrics = {}
+        if self._uses_memory:
+            self._samples = memory_samples(self.draw_episodes(current_domain))
+        elif self._old_policy is not None:
+            self._samples = self._score_by_old_policy(groups, self._old_policy)
         return groups
 
     @override
     def auxiliary_loss(self, policy: Any) -> Any:
-        assert self.trainer is not None
         if not self._samples:
             return None
-        found = token_kl_loss(
-            self.trainer.policy.learner,
-            self._samples,
-            self.options.estimator,
-            is_old=self._is_old,
-        )
-        self._numbers = {
-            "cl/kl_old": found.sums["kl"] / found.sums["tokens"],
-            "cl/kl_old_tokens": found.sums["tokens"],
-            "cl/kl_old_kept": float(len(self._memory)),
+        learner, estimator = self.trainer.policy.learner, self.options.estimator
+        result = token_kl_loss(learner, self._samples, estimator, is_old=self._uses_memory)
+        self.metrics = {
+            "cl/kl_old": result.sums["kl"] / result.sums["tokens"],
+            "cl/kl_old_tokens": result.sums["tokens"],
+            "cl/kl_old_kept": float(len(self.memory)),
         }
-        return self.options.strength * found.loss
+        return self.options.strength * result.loss
 
     @override
     def post_task_hook(self, trainer: TrainerView, domain: str) -> None:
-        if not self.options.strength or domain == trainer.config.task_order[-1]:
-            return
-        if not self._is_old:
-            self._predecessor = Predecessor.of(trainer.policy.model)
-            return
-        found = sample_traced(
-            trainer.trajectory_buffer, domain, self.options.memory, self.options.strategy
-        )
-        self._memory.kept[domain] = keep_logprobs(trainer.policy.learner, found)
+        if self._uses_memory:
+            super().post_task_hook(trainer, domain)
+        elif self.is_active:
+            self._old_policy = WeightSnapshot.take(ModuleWeights(trainer.policy.model.module))
 
     @override
-    def telemetry(self) -> Mapping[str, float]:
-        return self._numbers
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"draws": self._draws}
-
-    @override
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._draws = state["draws"]
+    def record(self, stored: Sequence[tuple[Experience, TokenTrace]]) -> list[MemoryEpisode]:
+        return record_logprobs(self.trainer.policy.learner, stored)
 
     @override
     def save_state(self, folder: Path) -> None:
-        assert self.trainer is not None
-        weights = {} if self._predecessor is None else self._predecessor.weights
-        kept = self._memory.tensors() if self._is_old else weights
-        save_tensors(folder, kept, is_main=self.trainer.policy.is_main)
+        if self._uses_memory:
+            super().save_state(folder)
+        else:
+            save_snapshot(folder, self._old_policy, is_main=self.trainer.policy.is_main)
 
     @override
     def load_state(self, folder: Path) -> None:
-        assert self.trainer is not None
-        tensors = load_tensors(folder)
-        if self._is_old:
-            self._memory.load(tensors, self.trainer.config.task_order)
-        elif tensors:
-            self._predecessor = Predecessor(tensors)
+        if self._uses_memory:
+            super().load_state(folder)
+        else:
+            self._old_policy = load_snapshot(folder)
 
-    def _old(self, domain: str) -> list[Sample]:
-        assert self.trainer is not None
-        config = self.trainer.config
-        if not len(self._memory):
-            return []
-        self._draws += 1
-        rng = Random(f"{config.seed}/kl_old/{self._draws}")
-        earlier = earlier_domains(config.task_order, domain)
-        return old_samples(self._memory.draw(self.options.batch, earlier, rng))
-
-    def _current(self, groups: Sequence[TrajectoryGroup], predecessor: Predecessor) -> list[Sample]:
-        assert self.trainer is not None
+    def _score_by_old_policy(
+        self, groups: Sequence[TrajectoryGroup], old_policy: WeightSnapshot
+    ) -> list[TrainingSample]:
         learner = self.trainer.policy.learner
         traces = [
             trajectory.tokens
@@ -157,6 +123,6 @@ class KLOldCL(CLAlgorithm[KLOldOptions]):
             for trajectory in group.trajectories
             if trajectory.tokens is not None and any(trajectory.tokens.mask)
         ]
-        with predecessor.in_place_of(learner.policy):
+        with old_policy.swapped_into(ModuleWeights(learner.policy.module)):
             rows = trace_logprobs(learner, traces)
-        return current_samples([Scored(*pair) for pair in zip(traces, rows, strict=True)])
+        return on_policy_samples([ScoredTrace(*pair) for pair in zip(traces, rows, strict=True)])

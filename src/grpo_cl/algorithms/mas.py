@@ -1,35 +1,30 @@
-"""Memory-aware synapses: weights that the log-probabilities are sensitive to are held."""
+"""Memory-aware synapses: anchors weighted by the sensitivity of the log-probs."""
 
-from pydantic import PositiveInt
+from collections.abc import Sequence
+
 from typing_extensions import override
 
-from grpo_cl.algorithms.anchored import AnchoredCL, AnchorOptions, scheduled_anchor
-from grpo_cl.policy.continual.anchors import QuadraticAnchor
-from grpo_cl.policy.continual.fisher import sensitivity
+from grpo_cl.algorithms.anchored import SampledAnchorCL, SampledOptions
+from grpo_cl.policy.continual.anchors import Schedule
+from grpo_cl.policy.continual.importance import sensitivity
 from grpo_cl.policy.continual.tensors import Tensors
-from grpo_cl.policy.learner import Learner
+from grpo_cl.policy.learner.learner import Learner
+from grpo_cl.types import TokenTrace
 
 
-class MasOptions(AnchorOptions):
-    """How weights are held, and by how many episodes their importance is measured."""
+class MasOptions(SampledOptions):
+    """The penalty, and the estimate of the importance."""
 
-    samples: PositiveInt = 64
-    """Latest episodes of a domain on which the sensitivity is measured."""
+    schedule: Schedule = "online"
+    """How the anchors of several stages are combined; Aljundi et al. sum the importances and anchor
+    at the newest weights."""
 
 
-class MasCL(AnchoredCL[MasOptions]):
-    """Anchors weighed by the sensitivity of the policy's log-probabilities."""
+class MasCL(SampledAnchorCL):
+    """Anchors weighted by the sensitivity of the policy's log-probs."""
 
     options_type = MasOptions
-    shares_first_stage = True
-    cost = "one pass per sample at the end of a domain"
 
     @override
-    def make_anchor(self, learner: Learner) -> QuadraticAnchor:
-        return scheduled_anchor(learner, self.options)
-
-    @override
-    def importance(self, domain: str) -> Tensors:
-        assert self.trainer is not None
-        traces = self.recent_traces(domain, self.options.samples)
-        return sensitivity(self.trainer.policy.learner, traces)
+    def estimate(self, learner: Learner, traces: Sequence[TokenTrace]) -> Tensors:
+        return sensitivity(learner, traces)

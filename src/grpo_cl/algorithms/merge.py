@@ -1,4 +1,4 @@
-"""Merging: the policy after a domain is made of those before and after it."""
+"""Model merging: the policy after a domain is a combination of several sets of weights."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -9,11 +9,17 @@ from pydantic import Field, PositiveFloat, model_validator
 from typing_extensions import override
 
 from grpo_cl.algorithms.base import CLAlgorithm, TrainerView
-from grpo_cl.config import GRPOConfig, Share
+from grpo_cl.config import ConfigRecord, GRPOConfig, Share
 from grpo_cl.errors import ConfigError
-from grpo_cl.policy.continual.merging import distance, elected, interpolated, summed, task_vector
-from grpo_cl.policy.continual.shelf import Shelf
-from grpo_cl.types import Record
+from grpo_cl.policy.continual.merging import (
+    add_task_vectors,
+    interpolate,
+    task_vector,
+    ties_merge,
+    weight_distance,
+)
+from grpo_cl.policy.continual.policy_store import PolicyStore
+from grpo_cl.policy.continual.tensors import Tensors
 
 PREVIOUS, AVERAGE = "previous", "average"
 OPTIONS_OF = {
@@ -24,30 +30,30 @@ OPTIONS_OF = {
 }
 
 
-class MergeOptions(Record):
-    """How policies are merged. Formulas in docs/algorithms.md."""
+class MergeOptions(ConfigRecord):
+    """The merging method and its parameters. Formulas in docs/algorithms.md."""
 
     method: Literal["interpolate", "task_arithmetic", "ties", "ema"] = "interpolate"
     alpha: Share = 0.5
-    """Of ``interpolate``: the share of the policy that learned the domain; 1 does not merge."""
+    """For ``interpolate``: the weight of the newly trained policy; 1 does not merge."""
     scale: PositiveFloat | None = None
-    """Of ``task_arithmetic`` and ``ties``: the length of what is added; None takes 0.4 and 1, as
-    Yadav et al. 2023 (arXiv:2306.01708) do where nothing can be tuned."""
+    """For ``task_arithmetic`` and ``ties``: the factor on the merged task vector; None is 0.4 and
+    1, the values of Yadav et al. 2023 (arXiv:2306.01708) without validation data."""
     keep: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """Of ``ties``: the share of a task vector that counts, largest entries first."""
+    """For ``ties``: the fraction of each task vector that counts, largest entries first."""
     decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    """Of ``ema``: how much of the average a step leaves; 0 measures the policy that learns."""
+    """For ``ema``: the factor on the average per step; 0 evaluates the trained policy."""
 
     @model_validator(mode="after")
-    def _options_have_a_use(self) -> Self:
-        idle = self.model_fields_set - OPTIONS_OF[self.method] - {"method"}
-        if idle:
-            used = " and ".join(sorted(OPTIONS_OF[self.method]))
-            raise ValueError(f"{min(idle)} is no option of {self.method}, which has {used}")
+    def _options_belong_to_method(self) -> Self:
+        unused = self.model_fields_set - OPTIONS_OF[self.method] - {"method"}
+        if unused:
+            known = " and ".join(sorted(OPTIONS_OF[self.method]))
+            raise ValueError(f"{min(unused)} is no option of {self.method}, which has {known}")
         return self
 
     @property
-    def length(self) -> float:
+    def vector_scale(self) -> float:
         """``scale``, or its default."""
         return self.scale or (1.0 if self.method == "ties" else 0.4)
 
@@ -67,47 +73,48 @@ class MergeCL(CLAlgorithm[MergeOptions]):
     def check(self, config: GRPOConfig) -> None:
         if config.lora.r:
             raise ConfigError(
-                f"merge cannot serve lora.r={config.lora.r}: the sum of two adapters is no "
-                "adapter of that rank, and averages of their factors are something else; "
+                f"merge does not support lora.r={config.lora.r}: the sum of two adapters has a "
+                "higher rank, and the average of their factors is another product; "
                 "set lora.r=0, or choose domain_lora or olora"
             )
 
     @override
     def bind(self, trainer: TrainerView) -> None:
         super().bind(trainer)
-        self._order = trainer.config.task_order
-        self._learner = trainer.policy.learner
-        self._shelf = Shelf(self._learner)
+        self._policies = PolicyStore(trainer.policy.learner)
 
     @override
     def before_task(self, domain: str) -> None:
-        has_vectors = self.options.method in {"task_arithmetic", "ties"}
-        if has_vectors and domain != self._order[0]:
-            # A task vector is what learning a domain adds to the policy the run started from.
-            self._shelf.load(self._shelf.start)
-            self._learner.forget_moments()
+        uses_task_vectors = self.options.method in {"task_arithmetic", "ties"}
+        if uses_task_vectors and domain != self.trainer.config.task_order[0]:
+            # A task vector is the difference to the initial policy, so training starts from there.
+            learner = self.trainer.policy.learner
+            learner.load_weights(self._policies.initial)
+            learner.reset_optimizer()
 
     @override
     def post_step_hook(self, trainer: TrainerView, domain: str) -> None:
         if self.options.method != "ema":
             return
-        today = self._shelf.today()
-        average = interpolated(today, self._shelf[AVERAGE], self.options.decay)
-        self._shelf.put(AVERAGE, average)
-        self._distance = distance(today, average)
+        current = self._policies.current_weights()
+        average = interpolate(current, self._policies[AVERAGE], self.options.decay)
+        self._policies.put(AVERAGE, average)
+        self._distance = weight_distance(current, average)
 
     @override
     def post_task_hook(self, trainer: TrainerView, domain: str) -> None:
         if self.options.method == "ema":
             return
-        today = self._shelf.today()
-        merged = self._interpolate(today) if self._is_pairwise else self._add_up(today, domain)
-        self._shelf.load(merged)
-        self._distance = distance(today, merged)
+        current = self._policies.current_weights()
+        is_pairwise = self.options.method == "interpolate"
+        merged = self._interpolate(current) if is_pairwise else self._combine(current, domain)
+        trainer.policy.learner.load_weights(merged)
+        self._distance = weight_distance(current, merged)
 
     @override
     def policy_for_evaluation(self, domain: str) -> AbstractContextManager[None]:
-        return self._shelf.instead(AVERAGE) if self.options.method == "ema" else nullcontext()
+        is_average = self.options.method == "ema"
+        return self._policies.swapped_in(AVERAGE) if is_average else nullcontext()
 
     @override
     def telemetry(self) -> Mapping[str, float]:
@@ -123,26 +130,25 @@ class MergeCL(CLAlgorithm[MergeOptions]):
 
     @override
     def save_state(self, folder: Path) -> None:
-        self._shelf.save(folder)
+        self._policies.save(folder)
 
     @override
     def load_state(self, folder: Path) -> None:
-        self._shelf.read(folder)
+        self._policies.load(folder)
 
-    @property
-    def _is_pairwise(self) -> bool:
-        return self.options.method == "interpolate"
-
-    def _interpolate(self, today: Mapping[str, Any]) -> dict[str, Any]:
-        merged = interpolated(self._shelf[PREVIOUS], today, self.options.alpha)
-        self._shelf.put(PREVIOUS, merged)
+    def _interpolate(self, current: Tensors) -> Tensors:
+        merged = interpolate(self._policies[PREVIOUS], current, self.options.alpha)
+        self._policies.put(PREVIOUS, merged)
         return merged
 
-    def _add_up(self, today: Mapping[str, Any], domain: str) -> dict[str, Any]:
-        self._shelf.put(domain, today)
-        learned = self._order[: self._order.index(domain) + 1]
-        start = self._shelf.start
-        vectors = [task_vector(start, self._shelf[name]) for name in learned]
+    def _combine(self, current: Tensors, domain: str) -> Tensors:
+        """The initial weights plus the merged task vectors of all domains so far."""
+        self._policies.put(domain, current)
+        order = self.trainer.config.task_order
+        initial = self._policies.initial
+        trained = order[: order.index(domain) + 1]
+        vectors = [task_vector(initial, self._policies[name]) for name in trained]
+        scale = self.options.vector_scale
         if self.options.method == "ties":
-            return elected(start, vectors, keep=self.options.keep, scale=self.options.length)
-        return summed(start, vectors, self.options.length)
+            return ties_merge(initial, vectors, keep=self.options.keep, scale=scale)
+        return add_task_vectors(initial, vectors, scale)

@@ -1,4 +1,4 @@
-"""O-LoRA (Wang et al. 2023, arXiv:2310.14152): each domain learns in directions of its own."""
+"""O-LoRA (Wang et al. 2023, arXiv:2310.14152): orthogonal adapters, one per domain."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,26 +9,25 @@ from pydantic import NonNegativeFloat
 from typing_extensions import override
 
 from grpo_cl.algorithms.base import CLAlgorithm, TrainerView
-from grpo_cl.config import GRPOConfig
+from grpo_cl.config import ConfigRecord, GRPOConfig
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy.continual.adapters import (
     AdapterStack,
-    is_new,
+    is_untrained,
     new_adapter,
     require_adapter,
 )
-from grpo_cl.types import Record
 
 
-class OLoraOptions(Record):
-    """How far apart the adapters are kept."""
+class OLoraOptions(ConfigRecord):
+    """Weight of the orthogonality loss."""
 
     strength: NonNegativeFloat = 0.5
-    """Weight of the overlap with earlier adapters; 0 stacks them without keeping them apart."""
+    """Weight of the overlap with earlier adapters; 0 stacks adapters without a penalty."""
 
 
 class OLoraCL(CLAlgorithm[OLoraOptions]):
-    """Adds an adapter per domain to the frozen ones before it and punishes their overlap."""
+    """Adds an adapter per domain to the frozen earlier ones and penalizes their overlap."""
 
     options_type = OLoraOptions
     stores = "weights"
@@ -43,31 +42,31 @@ class OLoraCL(CLAlgorithm[OLoraOptions]):
     def check(self, config: GRPOConfig) -> None:
         if config.sharding != "none":
             raise ConfigError(
-                f"olora adds adapters while it learns and sharding={config.sharding} is "
-                "done before; leave sharding out, or use domain_lora"
+                f"olora adds adapters during training, which sharding={config.sharding} does not "
+                "support; leave sharding out, or use domain_lora"
             )
 
     @override
     def bind(self, trainer: TrainerView) -> None:
         super().bind(trainer)
-        self._config = trainer.config
-        self._learner = trainer.policy.learner
-        require_adapter(self._learner, "olora")
-        if not is_new(self._learner.weights()):
+        learner = trainer.policy.learner
+        require_adapter(learner, "olora")
+        if not is_untrained(learner.weights()):
             raise ConfigError(
-                f"olora begins with a new adapter and {trainer.config.model_name_or_path} has one "
-                "that was trained; merge it into its base model and start from that"
+                f"olora starts with a new adapter, but {trainer.config.model_name_or_path} has a "
+                "trained one; merge it into its base model and start from that"
             )
-        self._stack = AdapterStack(self._learner)
+        self._stack = AdapterStack(learner)
 
     @override
     def before_task(self, domain: str) -> None:
-        if domain == self._config.task_order[0]:
+        config, learner = self.trainer.config, self.trainer.policy.learner
+        if domain == config.task_order[0]:
             return
         self._stack.push()
-        seed = Random(f"{self._config.seed}/adapter/{domain}").getrandbits(48)
-        self._learner.load_weights(new_adapter(self._learner.weights(), seed))
-        self._learner.forget_moments()
+        seed = Random(f"{config.seed}/adapter/{domain}").getrandbits(48)
+        learner.load_weights(new_adapter(learner.weights(), seed))
+        learner.reset_optimizer()
 
     @override
     def auxiliary_loss(self, policy: Any) -> Any:
@@ -79,10 +78,10 @@ class OLoraCL(CLAlgorithm[OLoraOptions]):
 
     @override
     def telemetry(self) -> Mapping[str, float]:
-        numbers = {"cl/adapters": float(len(self._stack) + 1)}
+        metrics = {"cl/adapters": float(len(self._stack) + 1)}
         if len(self._stack):
-            numbers["cl/orthogonality_loss"] = self._penalty
-        return numbers
+            metrics["cl/orthogonality_loss"] = self._penalty
+        return metrics
 
     @override
     def save_state(self, folder: Path) -> None:
@@ -90,4 +89,4 @@ class OLoraCL(CLAlgorithm[OLoraOptions]):
 
     @override
     def load_state(self, folder: Path) -> None:
-        self._stack.read(folder)
+        self._stack.load(folder)

@@ -1,4 +1,4 @@
-"""What the algorithms share that keep a policy for each domain and measure it with that one."""
+"""The base of the algorithms with one policy per domain, selected by domain at evaluation."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -8,11 +8,11 @@ from typing import Any
 from typing_extensions import override
 
 from grpo_cl.algorithms.base import CLAlgorithm, Options, TrainerView
-from grpo_cl.policy.continual.shelf import Shelf
+from grpo_cl.policy.continual.policy_store import PolicyStore
 
 
 class RoutedCL(CLAlgorithm[Options]):
-    """Puts what a stage learned on a shelf, and measures each domain with its own."""
+    """Stores the policy of each stage, and evaluates each domain with its own."""
 
     stores = "weights"
     needs_domain = True
@@ -20,38 +20,38 @@ class RoutedCL(CLAlgorithm[Options]):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.learned_now: str | None = None
+        self.trained_domain: str | None = None
 
     @override
     def bind(self, trainer: TrainerView) -> None:
         super().bind(trainer)
-        self.learner = trainer.policy.learner
-        self.shelf = Shelf(self.learner)
+        self.policies = PolicyStore(trainer.policy.learner)
 
     @override
     def before_task(self, domain: str) -> None:
-        self.learned_now = domain
+        self.trained_domain = domain
 
     @override
     def post_task_hook(self, trainer: TrainerView, domain: str) -> None:
-        self.shelf.put(domain, self.shelf.today())
+        self.policies.put(domain, self.policies.current_weights())
 
     @override
     def policy_for_evaluation(self, domain: str) -> AbstractContextManager[None]:
-        return nullcontext() if domain == self.learned_now else self.shelf.instead(domain)
+        is_current = domain == self.trained_domain
+        return nullcontext() if is_current else self.policies.swapped_in(domain)
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"learned_now": self.learned_now}
+        return {"learned_now": self.trained_domain}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.learned_now = state["learned_now"]
+        self.trained_domain = state["learned_now"]
 
     @override
     def save_state(self, folder: Path) -> None:
-        self.shelf.save(folder)
+        self.policies.save(folder)
 
     @override
     def load_state(self, folder: Path) -> None:
-        self.shelf.read(folder)
+        self.policies.load(folder)

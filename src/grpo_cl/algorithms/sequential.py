@@ -4,6 +4,6 @@ from grpo_cl.algorithms.base import CLAlgorithm
 
 
 class SequentialCL(CLAlgorithm):
-    """Plain fine-tuning; what it forgets is what the others are measured against."""
+    """Plain fine-tuning; the forgetting of other algorithms is compared with its forgetting."""
 
     shares_first_stage = True

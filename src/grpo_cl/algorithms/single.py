@@ -1,4 +1,4 @@
-"""The reference for transfer: every domain is learned alone."""
+"""Single-task training: the reference for transfer, with one separate policy per domain."""
 
 from collections.abc import Mapping
 
@@ -9,16 +9,17 @@ from grpo_cl.algorithms.routed import RoutedCL
 
 
 class SingleCL(RoutedCL[NoOptions]):
-    """Learns each domain from the policy the run started from, and measures each with its own."""
+    """Trains each domain from the run's initial policy, and evaluates each with its own."""
 
     cost = "memory for one copy of the weights per domain"
 
     @override
     def before_task(self, domain: str) -> None:
         super().before_task(domain)
-        self.shelf.load(self.shelf.start)
-        self.learner.forget_moments()
+        learner = self.trainer.policy.learner
+        learner.load_weights(self.policies.initial)
+        learner.reset_optimizer()
 
     @override
     def telemetry(self) -> Mapping[str, float]:
-        return {"cl/policies_kept": float(len(self.shelf))}
+        return {"cl/policies_kept": float(len(self.policies))}

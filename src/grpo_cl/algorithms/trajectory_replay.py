@@ -1,117 +1,101 @@
-"""Trajectory replay: stored episodes of earlier domains are learned from again."""
+"""Trajectory replay: off-policy updates on stored episodes of earlier domains."""
 
 from collections.abc import Mapping, Sequence
-from random import Random
 from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from typing_extensions import override
 
-from grpo_cl.algorithms.base import CLAlgorithm
-from grpo_cl.buffer import Experience, Strategy, earlier_domains, even_shares
-from grpo_cl.policy.batching import Sample
-from grpo_cl.policy.continual.memory import OVERDRAW, written
-from grpo_cl.policy.continual.offpolicy import Rules, off_policy_loss, stored_samples
-from grpo_cl.types import Record, TrajectoryGroup
+from grpo_cl.algorithms.rehearsal import RehearsalCL
+from grpo_cl.config import ConfigRecord
+from grpo_cl.policy.continual.episodic_memory import OVERSAMPLING, policy_trace
+from grpo_cl.policy.continual.off_policy import OffPolicyParams, off_policy_loss, stored_samples
+from grpo_cl.policy.learner.batching import TrainingSample
+from grpo_cl.rewards.advantages import has_signal
+from grpo_cl.runs.reservoir import Experience, Strategy, even_shares
+from grpo_cl.types import TrajectoryGroup
 
 
-class TrajectoryReplayOptions(Record):
-    """How stored episodes join an update; ``replay_buffer_size`` of each domain are stored."""
+class TrajectoryReplayOptions(ConfigRecord):
+    """How stored episodes enter an update; ``replay_buffer_size`` of each domain are stored."""
 
     share: Annotated[float, Field(ge=0, lt=1)] = 0.25
-    """Of the episodes of an update; they come on top of the new ones."""
+    """Fraction of stored episodes in an update; they are added to the new ones."""
     strategy: Strategy = "random"
-    """Which stored episodes are drawn."""
+    """How stored episodes are drawn from the trajectory buffer."""
     cap: PositiveFloat = 2.0
     """The largest importance weight of a token."""
     max_drift: PositiveFloat = 0.5
-    """Mean of |log ratio| over an episode's tokens above which its reward teaches nothing."""
+    """Mean |log ratio| over an episode's tokens above which its policy gradient is dropped."""
     cloning: NonNegativeFloat = 0.0
-    """Weight of KL(policy that played, policy) on the stored tokens."""
+    """Weight of KL(sampler, policy) on the stored tokens."""
 
 
 class ClearOptions(TrajectoryReplayOptions):
-    """The same with the defaults of CLEAR: half of an update is old, and cloned."""
+    """The defaults of CLEAR: half of an update is replayed, with behaviour cloning."""
 
     share: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    cloning: NonNegativeFloat = 0.1
+    cloning: NonNegativeFloat = 0.01
 
 
-class TrajectoryReplayCL(CLAlgorithm[TrajectoryReplayOptions]):
-    """Adds a policy gradient of stored episodes, importance-weighted token by token."""
+class TrajectoryReplayCL(RehearsalCL[TrajectoryReplayOptions]):
+    """Adds a policy gradient of stored episodes with per-token importance weights."""
 
     options_type = TrajectoryReplayOptions
+    rng_label = "trajectory_replay"
     stores = "trajectories"
-    shares_first_stage = True
-    cost = "share / (1 - share) more episodes to learn from, none to play"
+    cost = "share / (1 - share) more episodes to train on, none to play"
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._draws = 0
-        self._samples: list[Sample] = []
-        self._numbers: dict[str, float] = {}
+        self._samples: list[TrainingSample] = []
 
     @override
     def augment_rollouts(
         self, groups: Sequence[TrajectoryGroup], current_domain: str
     ) -> Sequence[TrajectoryGroup]:
-        assert self.trainer is not None
-        config = self.trainer.config
-        earlier = earlier_domains(config.task_order, current_domain)
-        self._samples, self._numbers = [], {}
+        earlier = self.earlier_domains(current_domain)
+        self._samples, self.metrics = [], {}
         num_new = sum(len(group.trajectories) for group in groups)
         count = round(num_new * self.options.share / (1 - self.options.share))
         if earlier and count:
-            self._draws += 1
-            rng = Random(f"{config.seed}/trajectory_replay/{self._draws}")
-            records = self._draw(even_shares(count, earlier, rng))
-            self._samples = stored_samples(records, config, scale=len(records) / num_new)
-            self._numbers = {"cl/replay_trajectories": float(len(self._samples))}
+            records = self._draw(even_shares(count, earlier, self.next_rng()))
+            scale = len(records) / num_new
+            self._samples = stored_samples(records, self.trainer.config, scale=scale)
+            self.metrics = {"cl/replay_trajectories": float(len(self._samples))}
         return groups
 
     @override
     def auxiliary_loss(self, policy: Any) -> Any:
-        assert self.trainer is not None
         if not self._samples:
             return None
-        rules = Rules(self.options.cap, self.options.max_drift, self.options.cloning)
-        found = off_policy_loss(self.trainer.policy.learner, self._samples, rules)
-        tokens = found.sums["tokens"]
-        self._numbers = {
-            "cl/replay_trajectories": found.sums["sequences"],
-            "cl/replay_dropped": found.sums["dropped"],
-            "cl/replay_weight": found.sums["weight"] / tokens,
-            "cl/replay_kl": found.sums["clone_kl"] / tokens,
+        options = self.options
+        params = OffPolicyParams(options.cap, options.max_drift, options.cloning)
+        result = off_policy_loss(self.trainer.policy.learner, self._samples, params)
+        tokens = result.sums["tokens"]
+        self.metrics = {
+            "cl/replay_trajectories": result.sums["sequences"],
+            "cl/replay_dropped": result.sums["dropped"],
+            "cl/replay_weight": result.sums["weight"] / tokens,
+            "cl/replay_kl": result.sums["clone_kl"] / tokens,
         }
-        return found.loss
-
-    @override
-    def telemetry(self) -> Mapping[str, float]:
-        return self._numbers
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"draws": self._draws}
-
-    @override
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._draws = state["draws"]
+        return result.loss
 
     def _draw(self, shares: Mapping[str, int]) -> list[Experience]:
-        assert self.trainer is not None
         buffer, strategy = self.trainer.trajectory_buffer, self.options.strategy
         drawn = {
-            domain: buffer.sample(domain, OVERDRAW * share, strategy)
+            domain: buffer.sample(domain, OVERSAMPLING * share, strategy)
             for domain, share in shares.items()
         }
         return [
             record
             for domain, records in drawn.items()
-            for record in [one for one in records if self._teaches(one)][: shares[domain]]
+            for record in list(filter(self._has_gradient, records))[: shares[domain]]
         ]
 
-    def _teaches(self, record: Experience) -> bool:
-        return written(record) is not None and bool(record.advantage or self.options.cloning)
+    def _has_gradient(self, record: Experience) -> bool:
+        has_loss = has_signal(record.advantage) or self.options.cloning > 0
+        return has_loss and policy_trace(record) is not None
 
 
 class ClearCL(TrajectoryReplayCL):

@@ -1,61 +1,95 @@
-"""``grpo-cl bench``: a campaign of runs, their results and their page."""
+"""``grpo-cl bench``: train the runs of a campaign and compare them."""
 
 import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from grpo_cl.bench import Campaign, Conducted, conduct, estimate, make_plan, read_campaign
-from grpo_cl.bench.runner import describe
-from grpo_cl.cli.world import table
+from grpo_cl.campaigns import (
+    Campaign,
+    FinishedCampaign,
+    estimate,
+    make_plan,
+    read_campaign,
+    run_campaign,
+)
+from grpo_cl.campaigns.components import ComponentChange
+from grpo_cl.campaigns.runner import describe
+from grpo_cl.cli.output import table
 from grpo_cl.metrics.statistics import Interval
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Train the runs of a campaign that are missing, and write results and page."""
-    changes: dict[str, Any] = {"out": arguments.out, "workers": arguments.workers}
-    given = {name: value for name, value in changes.items() if value is not None}
-    campaign = read_campaign(arguments.file, **given)
+    """Train the unfinished runs of a campaign, and write its results and its page."""
+    options: dict[str, Any] = {"out": arguments.out, "workers": arguments.workers}
+    changes = {name: value for name, value in options.items() if value is not None}
+    campaign = read_campaign(arguments.file, **changes)
     if arguments.dry_run:
-        print(_described(campaign))
+        print(_plan_text(campaign))
         return 0
-    done = conduct(campaign, say=lambda line: print(line, flush=True))
-    print(_shown(done))
-    for sentence in done.summary.missing:
+    finished = run_campaign(campaign, report=lambda line: print(line, flush=True))
+    print(_score_table(finished))
+    if any(method.component_changes for method in finished.summary.methods):
+        print(f"\nbackward transfer by reward component\n{_component_table(finished)}\n")
+    for sentence in finished.summary.missing:
         print(f"missing: {sentence}")
-    print(f"results: {done.folder.results}\nreport: {done.folder.report}")
-    return 0 if done.is_complete else 1
+    for sentence in finished.summary.remarks:
+        print(f"remark: {sentence}")
+    print(f"results: {finished.directory.results}\nreport: {finished.directory.report}")
+    return 0 if finished.is_complete else 1
 
 
-def _described(campaign: Campaign) -> str:
+def _plan_text(campaign: Campaign) -> str:
     plan = make_plan(campaign)
-    found = estimate(plan)
+    episodes = estimate(plan)
     lines = [f"{campaign.name}: {len(plan.runs)} runs into {campaign.out}"]
     lines += [
-        f"  {describe(run)}{' (goes on from a shared stage)' * bool(run.trunk)}"
+        f"  {describe(run)}{' (continues a shared stage)' * bool(run.shared_stage)}"
         for run in plan.runs
     ]
-    lines += [f"{len(plan.trunks)} first stages trained once for several runs:"] * bool(plan.trunks)
-    for trunk in plan.trunks:
-        runs = sum(run.trunk == trunk.name for run in plan.runs)
-        lines.append(f"  {describe(trunk)}: {runs} runs")
+    if plan.shared_stages:
+        lines.append(f"{len(plan.shared_stages)} first stages trained once for several runs:")
+    for stage in plan.shared_stages:
+        runs = sum(run.shared_stage == stage.name for run in plan.runs)
+        lines.append(f"  {describe(stage)}: {runs} runs")
     lines.append(
-        f"episodes: {found.training - found.shared:,} of training ({found.shared:,} saved by "
-        f"sharing), {found.evaluation:,} of evaluation; algorithms may add some"
+        f"episodes: {episodes.training - episodes.shared:,} of training ({episodes.shared:,} saved "
+        f"by sharing), {episodes.evaluation:,} of evaluation; algorithms may add some"
     )
     return "\n".join(lines)
 
 
-def _shown(done: Conducted) -> str:
+def _score_table(finished: FinishedCampaign) -> str:
     names = ("average_performance", "backward_transfer", "forgetting", "forward_transfer")
-    rows: list[Sequence[object]] = [("algorithm", "order", "runs", *names)]
-    for found in done.summary.methods:
-        cells = [_number(found.scores[name]) for name in names]
-        order = " → ".join(found.order)
-        rows.append((found.label, order, f"{found.finished}/{found.planned}", *cells))
+    primary = finished.summary.primary
+    rest = f"{primary} without floor tasks"
+    rows: list[Sequence[object]] = [("algorithm", "order", "runs", *names, rest)]
+    for method in finished.summary.methods:
+        cells = [_number(method.scores[name]) for name in names]
+        order = " → ".join(method.order)
+        cells.append(_number(method.without_floor_tasks[primary]))
+        rows.append((method.label, order, f"{method.finished}/{method.planned}", *cells))
     return table(rows)
+
+
+def _component_table(finished: FinishedCampaign) -> str:
+    methods = finished.summary.methods
+    names = sorted({name for method in methods for name in method.component_changes})
+    rows: list[Sequence[object]] = [("algorithm", "order", *names)]
+    for method in methods:
+        cells = [_change(method.component_changes.get(name)) for name in names]
+        rows.append((method.label, " → ".join(method.order), *cells))
+    return table(rows)
+
+
+def _change(change: ComponentChange | None) -> str:
+    if change is None:
+        return "–"
+    return _number(change.interval) if change.interval else f"{change.mean:.3f}"
 
 
 def _number(interval: Interval | None) -> str:
     if interval is None:
         return "–"
+    if interval.low == interval.high:
+        return f"{interval.estimate:.3f} (no variance)"
     return f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

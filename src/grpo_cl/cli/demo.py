@@ -1,4 +1,4 @@
-"""``grpo-cl demo``: the embedded policy learns three domains, on every core there is."""
+"""``grpo-cl demo``: trains the embedded policy on three domains, on all CPU cores."""
 
 import argparse
 import os
@@ -6,22 +6,35 @@ import subprocess
 import sys
 from pathlib import Path
 
-MAX_PROCESSES = 4
-"""A step has eight tasks; more processes than half of that wait for each other."""
+from grpo_cl.cli.extras import require
+from grpo_cl.cli.options import read_config
+from grpo_cl.config import TINY
+
+NUM_PROCESSES = (4, 2, 1)
+"""Divisors of a step's eight tasks; with more than four processes, some wait for others."""
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    """Train ``tiny`` with the settings it has by itself, then print what it learned."""
-    settings = ["--model_name_or_path", "tiny", "--log_dir", str(_free(arguments.log_dir))]
+    """Train ``tiny`` with its default settings and print the results."""
+    require("torch", "transformers", "inspect_evals")  # said once, not by every process
     cores = len(os.sched_getaffinity(0))
-    launch = ["torch.distributed.run", f"--nproc_per_node={min(cores, MAX_PROCESSES)}"]
-    # A rendezvous of its own, so that two demos on one machine do not meet.
+    processes = next(number for number in NUM_PROCESSES if number <= cores)
+    log_dir = _unused_dir(arguments.log_dir)
+    settings = ["--model_name_or_path", "tiny", "--log_dir", str(log_dir)]
+    # A step has the same tasks on any number of cores.
+    settings += ["--batch_size_per_gpu", str(TINY["batch_size_per_gpu"] // processes)]
+    read_config([*settings, *arguments.settings])  # refused once, not by every process
+    launch = ["torch.distributed.run", f"--nproc_per_node={processes}"]
+    # A free rendezvous port, so that two demos can run on one machine.
     launch += ["--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0", "-m", "grpo_cl.train"]
+    print(f"starting {processes} training processes for {log_dir}", flush=True)
     command = [sys.executable, "-m", *launch, *settings, *arguments.settings]
     return subprocess.call(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-def _free(wanted: Path) -> Path:
-    """The directory, or one beside it where a run is already."""
-    names = (wanted if number == 1 else Path(f"{wanted}-{number}") for number in range(1, 10_000))
-    return next(path for path in names if not path.exists())
+def _unused_dir(log_dir: Path) -> Path:
+    """The directory, or a numbered one beside it if it exists."""
+    candidates = (
+        log_dir if number == 1 else Path(f"{log_dir}-{number}") for number in range(1, 10_000)
+    )
+    return next(path for path in candidates if not path.exists())

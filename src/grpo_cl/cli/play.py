@@ -1,4 +1,4 @@
-"""``grpo-cl play``: be the agent of a task, or watch its solution being played."""
+"""``grpo-cl play``: act as the agent of a task, or show episodes of its gold solution."""
 
 import argparse
 import ast
@@ -7,44 +7,53 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from grpo_cl.audit import audit_task
-from grpo_cl.cli.world import chosen_domains, find_task, printable, table, transcript
+from grpo_cl.cli.output import printable, table, transcript
+from grpo_cl.cli.tasks import find_task, selected_domains
 from grpo_cl.config import RolloutConfig
-from grpo_cl.domains import Domain
+from grpo_cl.envs import Domain
+from grpo_cl.errors import ConfigError
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.rollout import Scene, ScriptedActor, run_episodes
+from grpo_cl.rollout.baselines import score_baselines
 from grpo_cl.types import Message, Reward, Task, ToolCall, Trajectory
-from grpo_cl.users.ticket import ticket
+from grpo_cl.users import STRATEGIES, require_user
+from grpo_cl.users.scripted.ticket import ticket
 
 HELP = (
     "Write to the user, or call a tool: name(argument='value', …) or name {json}.\n"
-    ":tools lists the tools, :policy shows the rules, :quit ends."
+    ":help shows this, :tools the tools, :policy the domain policy; :quit ends the episode."
 )
 
 
 def play(arguments: argparse.Namespace) -> int:
-    """Play one task with its transcript, or many with their scores."""
-    domains = chosen_domains(arguments)
+    """Run one episode and print its transcript, or many and print their scores."""
+    if arguments.user in STRATEGIES:
+        raise ConfigError(
+            f"the user {arguments.user!r} is driven by a model, which play does not have; choose "
+            "--user scripted or solo, or run `grpo-cl evaluate` with user.model=PROVIDER/MODEL"
+        )
+    require_user(arguments.user)
+    domains = selected_domains(arguments)
     config = RolloutConfig(user=arguments.user, max_turns=arguments.max_turns)
     if arguments.count:
         return _play_many(domains, arguments, config)
-    domain, task = _chosen_task(domains, arguments)
+    domain, task = _selected_task(domains, arguments)
     if arguments.scripted:
         trajectory = _run([domain], [task], config)[0]
         shown = 0
     else:
-        trajectory, shown = _play_by_hand(domain, task, config)
+        trajectory, shown = _play_in_terminal(domain, task, config)
     reward = RewardOracle({domain.name: domain}).score(trajectory)
     if arguments.json:
         print(json.dumps(_entry(domain, trajectory, reward)))
         return 0
     for message in trajectory.messages[shown:]:
         print(transcript(message))
-    print(_verdict(trajectory, reward))
+    print(_reward_line(trajectory, reward))
     return 0
 
 
-def _chosen_task(domains: Sequence[Domain], arguments: argparse.Namespace) -> tuple[Domain, Task]:
+def _selected_task(domains: Sequence[Domain], arguments: argparse.Namespace) -> tuple[Domain, Task]:
     if arguments.task:
         return find_task(domains, arguments.task)
     return domains[0], _split(domains[0], arguments.split)[0]
@@ -55,15 +64,15 @@ def _split(domain: Domain, split: str) -> Sequence[Task]:
 
 
 def gold_calls(task: Task) -> list[ToolCall]:
-    """The solution as calls."""
+    """The gold actions as tool calls."""
     return [action.call for action in task.gold_actions]
 
 
 def gold_closing(task: Task) -> str:
-    """Everything the solution must tell the user."""
+    """The final message, with all information the user must get."""
     criteria = task.evaluation_criteria
-    told = (criteria.communicate_info or ()) if criteria else ()
-    return f"For your records: {'; '.join(told)}." if told else ""
+    information = (criteria.communicate_info or ()) if criteria else ()
+    return f"For your records: {'; '.join(information)}." if information else ""
 
 
 def _run(
@@ -87,7 +96,7 @@ def _play_many(
         if arguments.json:
             for trajectory, reward in zip(trajectories, rewards, strict=True):
                 print(json.dumps(_entry(domain, trajectory, reward)))
-        floor = fmean(audit_task(domain, task).idle for task in tasks)
+        floor = fmean(score_baselines(domain, task).idle for task in tasks)
         turns = fmean(sum(m.role == "assistant" for m in t.messages) for t in trajectories)
         rows.append(
             (
@@ -107,7 +116,7 @@ def _play_many(
 def _entry(domain: Domain, trajectory: Trajectory, reward: Reward) -> dict[str, object]:
     return {
         "domain": domain.name,
-        "release": domain.release,
+        "release": domain.release_of(trajectory.task),
         "task_id": trajectory.task.id,
         "termination": trajectory.termination,
         "reward": reward.model_dump(mode="json"),
@@ -115,47 +124,53 @@ def _entry(domain: Domain, trajectory: Trajectory, reward: Reward) -> dict[str, 
     }
 
 
-def _verdict(trajectory: Trajectory, reward: Reward) -> str:
-    parts = ", ".join(f"{part} {value:g}" for part, value in reward.components.items())
+def _reward_line(trajectory: Trajectory, reward: Reward) -> str:
+    components = ", ".join(f"{name} {value:g}" for name, value in reward.components.items())
     missing = f"; not judged: {', '.join(reward.not_judged)}" if reward.not_judged else ""
     reason = f"; {reward.reason}" if reward.reason else ""
     return printable(
-        f"\nreward {reward.value:g} by basis {reward.basis_name} ({parts}{missing}{reason}), "
+        f"\nreward {reward.value:g} by basis {reward.basis_name} ({components}{missing}{reason}), "
         f"ended by {trajectory.termination}"
     )
 
 
-class _Player:
-    """A person at a terminal, in one episode."""
+class _TerminalActor:
+    """An actor whose replies are typed in a terminal."""
 
     def __init__(self, domain: Domain) -> None:
         self._domain = domain
         self._solo = False
         self.shown = 0
 
-    def join(self, scene: Scene) -> "_Player":
-        """Take the agent's seat."""
+    def join(self, scene: Scene) -> "_TerminalActor":
+        """Return this actor, which plays one episode."""
         self._solo = scene.solo
         return self
 
     def trace(self) -> None:
-        """A person has no tokens."""
+        """No token trace."""
 
     async def act(self, messages: Sequence[Message]) -> Message:
-        """Show what is new and read the next move."""
+        """Print the new messages and read the next reply."""
         for message in messages[self.shown :]:
             print(transcript(message))
         self.shown = len(messages) + 1
         while True:
             line = _read_line()
-            if line == ":tools":
-                print("\n".join(_signature(tool) for tool in self._domain.tools(solo=self._solo)))
-            elif line == ":policy":
-                print(printable(self._domain.policy_text(solo=self._solo)))
-            elif line == ":quit":
-                return Message(role="assistant")  # says nothing, which ends the episode
+            if line == ":quit":
+                return Message(role="assistant")  # an empty message ends the episode
+            if line.startswith(":"):
+                print(self._answer(line))
             elif line:
-                return parse_move(line, number=self.shown)
+                return parse_typed_reply(line, number=self.shown)
+
+    def _answer(self, line: str) -> str:
+        """The answer to a line that begins with a colon."""
+        if line == ":tools":
+            return "\n".join(_signature(tool) for tool in self._domain.tools(solo=self._solo))
+        if line == ":policy":
+            return printable(self._domain.policy_text(solo=self._solo))
+        return HELP if line == ":help" else printable(f"{line} is no command. {HELP}")
 
 
 def _read_line() -> str:
@@ -170,14 +185,14 @@ def _signature(tool: object) -> str:
     return printable(f"  {function['name']}({', '.join(function['parameters']['properties'])})")
 
 
-def parse_move(line: str, *, number: int) -> Message:
-    """A typed line as a message: a call if it reads like one, else text for the user."""
+def parse_typed_reply(line: str, *, number: int) -> Message:
+    """A typed line as a message: a tool call if it parses as one, else text for the user."""
     call = _as_json_call(line) or _as_python_call(line)
     if call is None:
         return Message(role="assistant", content=line)
     name, values = call
-    made = ToolCall(id=f"typed_{number}", name=name, arguments=values)
-    return Message(role="assistant", tool_calls=(made,))
+    typed = ToolCall(id=f"typed_{number}", name=name, arguments=values)
+    return Message(role="assistant", tool_calls=(typed,))
 
 
 def _as_json_call(line: str) -> tuple[str, dict[str, Any]] | None:
@@ -201,9 +216,9 @@ def _as_python_call(line: str) -> tuple[str, dict[str, Any]] | None:
     return node.func.id, values
 
 
-def _play_by_hand(domain: Domain, task: Task, config: RolloutConfig) -> tuple[Trajectory, int]:
+def _play_in_terminal(domain: Domain, task: Task, config: RolloutConfig) -> tuple[Trajectory, int]:
     print(HELP)
     if config.user == "solo":
         print(printable(f"\n{ticket(task)}\n"))
-    player = _Player(domain)
-    return run_episodes(player, {domain.name: domain}, [task], config)[0], player.shown
+    actor = _TerminalActor(domain)
+    return run_episodes(actor, {domain.name: domain}, [task], config)[0], actor.shown

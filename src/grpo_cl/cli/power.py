@@ -1,4 +1,4 @@
-"""``grpo-cl power``: what difference a campaign can detect, before it is run."""
+"""``grpo-cl power``: power analysis of a planned campaign."""
 
 import argparse
 import json
@@ -8,61 +8,66 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from grpo_cl.cli.world import table
+from grpo_cl.cli.output import table
 from grpo_cl.errors import ConfigError
 from grpo_cl.metrics.power import (
     Design,
     Precision,
-    habits,
+    estimate_design,
     precision_of_average,
     precision_of_backward_transfer,
     precision_of_cell,
     seeds_needed,
 )
 from grpo_cl.metrics.rmatrix import RMatrix
-from grpo_cl.rundir import RunDir
+from grpo_cl.runs.layout import RunDir
 
 _HEAD = ("score", "SE one run", "SE method", "SE difference", "95 % of method", "detectable")
-_WANTED = {
+_TESTS = {
+    "welch": "Welch's t-test over seeds",
+    "paired": "a t-test paired by seed",
+    "pooled": "a t-test paired by seed with a variance pooled over all methods",
+}
+_SCORES = {
     "average performance": precision_of_average,
     "backward transfer": precision_of_backward_transfer,
 }
 
 
 def power(arguments: argparse.Namespace) -> int:
-    """Print how well the planned campaign will know its scores."""
-    past = _past(arguments.runs)
-    design = _design(past, arguments)
-    found = dict(_precisions(design))
-    needed = {} if arguments.effect is None else _needed(design, arguments.effect)
+    """Print the standard errors and the minimum detectable differences of a design."""
+    estimates = _estimates(arguments.runs)
+    design = _design(estimates, arguments)
+    precisions = dict(_precisions(design))
+    needed = {} if arguments.effect is None else _seeds_needed(design, arguments.effect)
     if arguments.json:
-        scores = {name: precision._asdict() for name, precision in found.items()}
+        scores = {name: precision._asdict() for name, precision in precisions.items()}
         print(json.dumps({"design": design.model_dump(), "scores": scores, "seeds": needed}))
         return 0
-    print(_premises(design))
-    if past:
-        print(f"Taken from the runs unless given: {', '.join(past)}.")
-    rows = [(name, *map(_number, precision)) for name, precision in found.items()]
-    print("", table([_HEAD, *rows]), "", _reading(design), sep="\n")
+    print(_assumptions(design))
+    if estimates:
+        print(f"Estimated from the runs unless given: {', '.join(estimates)}.")
+    rows = [(name, *map(_number, precision)) for name, precision in precisions.items()]
+    print("", table([_HEAD, *rows]), "", _explanation(design), sep="\n")
     for name, seeds in needed.items():
-        answer = f"{seeds} seeds of each method" if seeds else "more than a thousand seeds"
-        print(f"A difference of {arguments.effect:g} in {name} needs {answer}.")
+        count = f"{seeds} seeds of each method" if seeds else "more than a thousand seeds"
+        print(f"A difference of {arguments.effect:g} in {name} needs {count}.")
     return 0
 
 
-def _past(runs: Sequence[Path]) -> dict[str, Any]:
-    """What past runs say about the design."""
+def _estimates(runs: Sequence[Path]) -> dict[str, Any]:
+    """Parameters of the design estimated from past runs."""
     if not runs:
         return {}
-    found = habits([RMatrix.load(_matrix_file(path)) for path in runs])
-    return {name: value for name, value in found._asdict().items() if value is not None}
+    estimates = estimate_design([RMatrix.load(_matrix_file(path)) for path in runs])
+    return {name: value for name, value in estimates._asdict().items() if value is not None}
 
 
-def _design(past: Mapping[str, Any], arguments: argparse.Namespace) -> Design:
-    given = {name: vars(arguments)[name] for name in Design.model_fields}
-    asked = {name: value for name, value in given.items() if value is not None}
+def _design(estimates: Mapping[str, Any], arguments: argparse.Namespace) -> Design:
+    options = {name: vars(arguments)[name] for name in Design.model_fields}
+    given = {name: value for name, value in options.items() if value is not None}
     try:
-        return Design.model_validate({**past, **asked})
+        return Design.model_validate({**estimates, **given})
     except ValidationError as error:
         lines = [
             f"--{entry['loc'][0]}: {entry['msg']} (got {entry['input']!r})"
@@ -78,40 +83,48 @@ def _matrix_file(path: Path) -> Path:
 def _precisions(design: Design) -> Iterator[tuple[str, Precision]]:
     for tasks in sorted(set(design.tasks)):
         yield f"a cell of {tasks} tasks", precision_of_cell(design, tasks)
-    for name, precision in _WANTED.items():
-        found = precision(design)
-        if found is not None:
-            yield name, found
+    for name, precision in _SCORES.items():
+        result = precision(design)
+        if result is not None:
+            yield name, result
 
 
-def _needed(design: Design, effect: float) -> dict[str, int | None]:
+def _seeds_needed(design: Design, effect: float) -> dict[str, int | None]:
     return {
         name: seeds_needed(design, effect, precision)
-        for name, precision in _WANTED.items()
+        for name, precision in _SCORES.items()
         if precision(design) is not None
     }
 
 
-def _premises(design: Design) -> str:
+def _assumptions(design: Design) -> str:
     tasks = ", ".join(str(count) for count in design.tasks)
     return (
-        f"{design.seeds} seed(s) of each method, {design.trials} play(s) of {tasks} test tasks.\n"
-        f"Assumed: scores near {design.level:.2f}, {design.task_spread:.0%} of a play's variance "
-        f"between tasks, a cell differs by {design.seed_sd:.3f} (sd) between seeds."
+        f"{design.seeds} seed(s) of each method, {design.trials} trial(s) of {tasks} test tasks.\n"
+        f"Assumed: scores near {design.level:.2f}, {design.task_spread:.0%} of a trial's variance "
+        f"between tasks, a standard deviation of {design.seed_sd:.3f} between seeds, correlated by "
+        f"{design.domain_correlation:.2f} over domains (design effect {design.design_effect:.2f} "
+        f"on average performance){_pairs(design)}."
     )
 
 
-def _reading(design: Design) -> str:
+def _pairs(design: Design) -> str:
+    if design.test == "welch":
+        return ""
+    return f", runs of one seed correlated by {design.pair_correlation:.2f}"
+
+
+def _explanation(design: Design) -> str:
     if design.seeds == 1:
         return (
-            "With one seed nothing can be said about methods: the errors of a method and of a "
-            "difference rest on the assumed spread between seeds alone."
+            "With one seed no difference between methods is detectable: their standard errors rest "
+            "on the assumed standard deviation between seeds alone."
         )
     count = design.comparisons
-    shared = f", shared by {count} comparisons (Holm's first step)" if count > 1 else ""
+    corrected = f", divided by {count} comparisons (Holm's first step)" if count > 1 else ""
     return (
-        f"Detectable: found with a chance of {design.power:.0%} by Welch's t over seeds at 5 %"
-        f"{shared}, on these test tasks."
+        f"Detectable: with a power of {design.power:.0%} by {_TESTS[design.test]} at the 5 % "
+        f"level{corrected}, on these test tasks."
     )
 
 

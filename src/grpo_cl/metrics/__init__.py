@@ -1,1 +1,1 @@
-"""Numbers and figures: what a run logs, what it adds up to, and how it is shown."""
+"""Metrics of a run, continual-learning scores, their statistics, plots and trackers."""

@@ -1,7 +1,7 @@
-"""A bootstrap over the levels of an experiment: seeds, tasks, plays. Reasons: docs/metrics.md.
+"""Hierarchical bootstrap over seeds, tasks and trials. Derivation: docs/metrics.md.
 
-The tasks are the same in every run, so one draw of tasks serves all cells of all runs, and what
-tasks share cancels in every difference.
+The tasks are the same in every run, so each resample of tasks is used for all cells of all runs,
+and the difficulty of a task cancels in every difference.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,29 +18,29 @@ from grpo_cl.metrics.statistics import (
     BOTH_COVERED,
     TASKS_COVERED,
     Interval,
-    Part,
     Sample,
+    VarianceComponent,
     require_same_tasks,
     satterthwaite,
-    seed_part,
+    seed_variance,
     t_interval,
 )
 
-DRAWS = 1000
+RESAMPLES = 1000
 Score = Callable[[Scores], float | None]
-"""A number from a table of scores, say ``backward_transfer``."""
+"""A function of an R-matrix's scores, such as ``backward_transfer``."""
 
 
-class _Cell(NamedTuple):
+class _CellRates(NamedTuple):
     domain: str
     rates: Sequence[float]
-    """Pass rate of each task, in one order for all cells of a domain."""
-    play_error: float
-    """Standard error of the mean from the plays alone; a task played once adds nothing to it."""
+    """Pass rate of each task, in the same order for all cells of a domain."""
+    trial_error: float
+    """Standard error of the mean due to trials; tasks with a single trial are left out."""
 
 
-_Table = Sequence[Sequence[_Cell | None]]
-_Mean = Callable[[_Cell], float]
+_Table = Sequence[Sequence[_CellRates | None]]
+_Mean = Callable[[_CellRates], float]
 
 
 def bootstrap_interval(
@@ -49,12 +49,12 @@ def bootstrap_interval(
     *,
     rng: Random,
     baseline: Sequence[RMatrix] = (),
-    draws: int = DRAWS,
+    resamples: int = RESAMPLES,
 ) -> Interval | None:
-    """A score's mean over ``runs``, less that over ``baseline``, for seeds and tasks like these.
+    """The confidence interval of a score's mean over ``runs``, minus that over ``baseline``.
 
-    None where the score is missing, or is no share of successes. A run gives one matrix; with a
-    single run in a group the interval has no part for seeds, and says so.
+    It generalises to new seeds and new tasks; with a single run in a group only to new tasks, as
+    its ``covers`` states. None if the score is missing or a cell's mean is not its pass rate.
     """
     groups = [[run.scores() for run in runs], [run.scores() for run in baseline]]
     values = [[score(scores) for scores in group] for group in groups]
@@ -63,34 +63,34 @@ def bootstrap_interval(
         return None
     tasks = shared_tasks([*runs, *baseline])
     tables = [[_table(run, tasks) for run in group] for group in (runs, baseline)]
-    seed_parts = [seed_part(group) for group in known if len(group) > 1]
-    task_part = _task_part(tables, score, tasks, rng=rng, draws=draws)
+    seed_parts = [seed_variance(group) for group in known if len(group) > 1]
+    task_part = _task_variance(tables, score, tasks, rng=rng, resamples=resamples)
     if task_part is None:
         return None
     seeds = min(len(group) for group in known if group)
     parts = [*seed_parts, task_part] if seeds > 1 else [task_part]
-    overlap = _play_variance(tables, score, rng=rng, draws=draws) if seeds > 1 else 0.0
+    overlap = _trial_variance(tables, score, rng=rng, resamples=resamples) if seeds > 1 else 0.0
     sample = Sample(
         seeds,
         sum(len(ids) for ids in tasks.values()),
         "hierarchical bootstrap" if seeds > 1 else "bootstrap over tasks",
         BOTH_COVERED if seeds > 1 else TASKS_COVERED,
     )
-    return t_interval(_contrast(known), _total(parts, overlap), parts, sample)
+    return t_interval(_difference(known), _total_variance(parts, overlap), parts, sample)
 
 
 def shared_tasks(matrices: Sequence[RMatrix]) -> dict[str, tuple[str, ...]]:
-    """The task ids of each domain, which every cell of it must have been measured on."""
-    found: dict[str, tuple[str, ...]] = {}
+    """The task ids of each domain; every cell of a domain must have the same ones."""
+    shared: dict[str, tuple[str, ...]] = {}
     for matrix in matrices:
         for row in matrix.rows:
             for domain, cell in row.cells.items():
-                require_same_tasks(found.setdefault(domain, tuple(sorted(cell.tasks))), cell.tasks)
-    return found
+                require_same_tasks(shared.setdefault(domain, tuple(sorted(cell.tasks))), cell.tasks)
+    return shared
 
 
-def _total(parts: Sequence[Part], overlap: float) -> float:
-    """Seeds and tasks each carry the noise of the plays once; together they carry it once too."""
+def _total_variance(parts: Sequence[VarianceComponent], overlap: float) -> float:
+    """The sum of the components; the variance of trials is in both, so it is subtracted once."""
     *seeds, tasks = (part.variance for part in parts)
     return max(sum(seeds) + tasks - overlap, sum(seeds), tasks)
 
@@ -102,65 +102,71 @@ def _table(matrix: RMatrix, tasks: Mapping[str, Sequence[str]]) -> _Table:
 
 def _cell(
     matrix: RMatrix, stage: str, domain: str, tasks: Mapping[str, Sequence[str]]
-) -> _Cell | None:
+) -> _CellRates | None:
     cell = matrix.cell(stage, domain)
-    if cell is None or not cell.is_counted:
+    if cell is None or not cell.is_binary:
         return None
     counts = [cell.tasks[task] for task in tasks[domain]]
     noise = sum(c * (n - c) / (n * n * (n - 1)) for c, n in counts if n > 1)
-    return _Cell(domain, [c / n for c, n in counts], sqrt(noise) / len(counts))
+    return _CellRates(domain, [c / n for c, n in counts], sqrt(noise) / len(counts))
 
 
-def _task_part(
+def _task_variance(
     tables: Sequence[Sequence[_Table]],
     score: Score,
     tasks: Mapping[str, Sequence[str]],
     *,
     rng: Random,
-    draws: int,
-) -> Part | None:
-    if few := sorted(domain for domain, ids in tasks.items() if len(ids) < 2):
-        raise ConfigError(f"fewer than two test tasks in {few}; an interval over tasks needs two")
+    resamples: int,
+) -> VarianceComponent | None:
+    if too_few := sorted(domain for domain, ids in tasks.items() if len(ids) < 2):
+        raise ConfigError(
+            f"fewer than two test tasks in {too_few}; an interval over tasks needs two"
+        )
 
-    def drawn(domains: Iterable[str], count: int) -> float | None:
-        """The variance of the score when the tasks of ``domains`` are drawn by chance."""
+    def resampled(domains: Iterable[str], count: int) -> float | None:
+        """The variance of the score over resamples of the tasks of ``domains``."""
         sizes = {domain: len(tasks[domain]) for domain in domains}
-        found: list[float | None] = []
+        scores: list[float | None] = []
         for _ in range(count):
-            # One fewer than there are makes the variance unbiased (Rao and Wu 1988).
-            places = {name: rng.choices(range(size), k=size - 1) for name, size in sizes.items()}
-            found.append(_scored(tables, score, partial(_mean_of, places)))
-        known = [value for value in found if value is not None]
-        return variance(known) if len(known) == len(found) else None
+            # A resample of n - 1 tasks makes the variance unbiased (Rao and Wu 1988).
+            indices = {name: rng.choices(range(size), k=size - 1) for name, size in sizes.items()}
+            scores.append(_score(tables, score, partial(_mean_rate, indices)))
+        known = [value for value in scores if value is not None]
+        return variance(known) if len(known) == len(scores) else None
 
-    total = drawn(tasks, draws)
-    each = [(drawn([domain], draws // len(tasks)), len(ids) - 1) for domain, ids in tasks.items()]
-    known = [Part(found, degrees) for found, degrees in each if found is not None]
-    if total is None or len(known) < len(each):
-        return None
-    # A domain counts by what it adds: one that the score does not look at says nothing of it.
-    return Part(total, satterthwaite(sum(part.variance for part in known), known) or inf)
-
-
-def _mean_of(places: Mapping[str, Sequence[int]], cell: _Cell) -> float:
-    """Of the drawn tasks, or of all in a domain where none were drawn."""
-    if cell.domain not in places:
-        return fmean(cell.rates)
-    return fmean(cell.rates[place] for place in places[cell.domain])
-
-
-def _play_variance(
-    tables: Sequence[Sequence[_Table]], score: Score, *, rng: Random, draws: int
-) -> float:
-    found = [
-        _scored(tables, score, lambda cell: rng.gauss(fmean(cell.rates), cell.play_error))
-        for _ in range(draws)
+    total = resampled(tasks, resamples)
+    by_domain = [
+        (resampled([domain], resamples // len(tasks)), len(ids) - 1)
+        for domain, ids in tasks.items()
     ]
-    known = [value for value in found if value is not None]
-    return variance(known) if len(known) == len(found) else 0.0
+    known = [VarianceComponent(v, degrees) for v, degrees in by_domain if v is not None]
+    if total is None or len(known) < len(by_domain):
+        return None
+    # Degrees of freedom are weighted by variance: domains outside of the score contribute none.
+    degrees = satterthwaite(sum(part.variance for part in known), known)
+    return VarianceComponent(total, degrees or inf)
 
 
-def _scored(tables: Sequence[Sequence[_Table]], score: Score, mean: _Mean) -> float | None:
+def _mean_rate(indices: Mapping[str, Sequence[int]], cell: _CellRates) -> float:
+    """The mean pass rate over the resampled tasks, or over all of a domain without resample."""
+    if cell.domain not in indices:
+        return fmean(cell.rates)
+    return fmean(cell.rates[index] for index in indices[cell.domain])
+
+
+def _trial_variance(
+    tables: Sequence[Sequence[_Table]], score: Score, *, rng: Random, resamples: int
+) -> float:
+    scores = [
+        _score(tables, score, lambda cell: rng.gauss(fmean(cell.rates), cell.trial_error))
+        for _ in range(resamples)
+    ]
+    known = [value for value in scores if value is not None]
+    return variance(known) if len(known) == len(scores) else 0.0
+
+
+def _score(tables: Sequence[Sequence[_Table]], score: Score, mean: _Mean) -> float | None:
     values = [
         [
             score([[None if cell is None else mean(cell) for cell in row] for row in table])
@@ -169,9 +175,9 @@ def _scored(tables: Sequence[Sequence[_Table]], score: Score, mean: _Mean) -> fl
         for group in tables
     ]
     known = [[value for value in group if value is not None] for group in values]
-    return _contrast(known) if known == values else None
+    return _difference(known) if known == values else None
 
 
-def _contrast(groups: Sequence[Sequence[float]]) -> float:
+def _difference(groups: Sequence[Sequence[float]]) -> float:
     runs, baseline = groups
     return fmean(runs) - (fmean(baseline) if baseline else 0.0)

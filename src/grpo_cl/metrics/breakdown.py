@@ -1,10 +1,12 @@
-"""What was forgotten: the scores by component, by reliability, and task by task."""
+"""Forgetting in detail: scores by reward component, by pass^k, and by task."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import isnan
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from grpo_cl.metrics.continual import (
+    NOT_JUDGED,
     ContinualScores,
     Counts,
     continual_scores,
@@ -14,49 +16,49 @@ from grpo_cl.metrics.continual import (
 from grpo_cl.metrics.rmatrix import BASE, Cell, RMatrix
 from grpo_cl.metrics.statistics import require_same_tasks, task_difference
 
-GATE = 1.64
-"""Standard errors a gain must exceed to count as learned: a one-sided test at 5 %."""
+MIN_GAIN_ERRORS = 1.64
+"""Standard errors that a gain must exceed to be significant: a one-sided test at 5 %."""
 
 
 class Churn(NamedTuple):
-    """How tasks changed sides between two cells, beyond what replaying them alone would do."""
+    """Probabilities that a task's outcome flips between two cells."""
 
     lost: float
-    """Chance that a play before succeeds and one after fails."""
+    """Probability that a trial before succeeds and one after fails."""
     won: float
-    """Chance that a play before fails and one after succeeds."""
+    """Probability that a trial before fails and one after succeeds."""
     null: float
-    """Either chance if nothing had changed."""
+    """Either probability if the policy had not changed."""
 
     @property
     def excess_lost(self) -> float:
-        """What was lost beyond chance."""
+        """The probability of a loss beyond chance."""
         return self.lost - self.null
 
     @property
     def excess_won(self) -> float:
-        """What was won beyond chance."""
+        """The probability of a gain beyond chance."""
         return self.won - self.null
 
 
 def component_scores(matrix: RMatrix) -> dict[str, ContinualScores]:
-    """The continual scores of each component that any cell has, by name."""
+    """The continual-learning scores of each reward component, over the domains that have it."""
     names = {name for row in matrix.rows for cell in row.cells.values() for name in cell.components}
-    return {name: continual_scores(matrix.component(name)) for name in sorted(names)}
+    return {name: _component_scores(matrix, name) for name in sorted(names)}
 
 
 def pass_hat_scores(matrix: RMatrix, k: int) -> list[list[float | None]]:
-    """pass^k of every cell, laid out as ``RMatrix.scores``."""
+    """pass^k of every cell, in the layout of ``RMatrix.scores``."""
     return _table(matrix, lambda cell: pass_hat_k(cell.tasks, k))
 
 
 def pass_at_scores(matrix: RMatrix, k: int) -> list[list[float | None]]:
-    """pass@k of every cell, laid out as ``RMatrix.scores``."""
+    """pass@k of every cell, in the layout of ``RMatrix.scores``."""
     return _table(matrix, lambda cell: pass_at_k(cell.tasks, k))
 
 
 def churn(before: Counts, after: Counts) -> Churn | None:
-    """How tasks changed sides between two cells; None if one was played only once before."""
+    """The churn between two cells; None if a task had fewer than two trials before."""
     require_same_tasks(before, after)
     if not before or min(trials for _, trials in before.values()) < 2:
         return None
@@ -69,25 +71,44 @@ def churn(before: Counts, after: Counts) -> Churn | None:
 
 
 def gain_normalised_forgetting(matrix: RMatrix) -> dict[str, float | None]:
-    """The share of its gain that each earlier domain lost; None where nothing was learned.
+    """The share of its gain that each earlier domain lost; None if the gain is not significant.
 
-    A domain was learned if its gain over the untrained policy exceeds 1.64 standard errors of the
-    gain, tasks paired; where the successes do not tell the gain, that is not known.
+    A gain over the untrained policy is significant if it exceeds 1.64 standard errors, paired over
+    tasks. It is None too where a mean is not a pass rate, so that the error is unknown.
     """
     last = matrix.rows[-1].after if matrix.rows else BASE
     earlier = matrix.domains[: matrix.domains.index(last)] if last != BASE else ()
-    return {domain: _lost_share(matrix, domain, last) for domain in earlier}
+    return {domain: _lost_fraction(matrix, domain, last) for domain in earlier}
 
 
-def _lost_share(matrix: RMatrix, domain: str, last: str) -> float | None:
-    base, learned, kept = (matrix.cell(stage, domain) for stage in (BASE, domain, last))
-    if base is None or learned is None or kept is None or len(base.tasks) < 2:
+def _component_scores(matrix: RMatrix, name: str) -> ContinualScores:
+    """The scores of one component, without domains that have it in none of their evaluations."""
+    judged = {
+        domain: any(name in cell.components for cell in cells)
+        for domain in matrix.domains
+        if (cells := [row.cells[domain] for row in matrix.rows if domain in row.cells])
+    }
+    table = [
+        [
+            value if judged.get(domain, True) else NOT_JUDGED
+            for domain, value in zip(matrix.domains, row, strict=True)
+        ]
+        for row in matrix.component(name)
+    ]
+    scores: Mapping[str, Any] = dict(continual_scores(table))
+    known = {key: None if value is None or isnan(value) else value for key, value in scores.items()}
+    return cast("ContinualScores", known)
+
+
+def _lost_fraction(matrix: RMatrix, domain: str, last: str) -> float | None:
+    base, learned, final = (matrix.cell(stage, domain) for stage in (BASE, domain, last))
+    if base is None or learned is None or final is None or len(base.tasks) < 2:
         return None
-    if not (base.is_counted and learned.is_counted):
+    if not (base.is_binary and learned.is_binary):
         return None
     gain = learned.mean - base.mean
-    noise = task_difference(base.tasks, learned.tasks).standard_error
-    return (learned.mean - kept.mean) / gain if gain > GATE * noise else None
+    error = task_difference(base.tasks, learned.tasks).standard_error
+    return (learned.mean - final.mean) / gain if gain > MIN_GAIN_ERRORS * error else None
 
 
 def _table(matrix: RMatrix, value: Callable[[Cell], float | None]) -> list[list[float | None]]:

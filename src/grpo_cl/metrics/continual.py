@@ -1,25 +1,27 @@
-"""Continual-learning scores. Formulas and their sources: docs/metrics.md.
+"""Continual-learning scores. Formulas and sources: docs/metrics.md.
 
 ``scores[k][j]`` is the score on domain j+1 after learning domain k; row 0 is the untrained policy.
-A matrix may end early: every score is then of the last stage it has. A score that needs a missing
-cell is None.
+A matrix of an unfinished run ends early; its scores are those of its last stage. A score that needs
+a missing cell is None. A cell that is ``NOT_JUDGED`` is left out of every mean.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from math import comb
+from math import comb, isnan, nan
 from statistics import fmean, stdev
 from typing import NamedTuple, TypedDict
 
 Scores = Sequence[Sequence[float | None]]
 Counts = Mapping[str, tuple[int, int]]
 """Successes and trials of each task."""
-LEARNED = 0.05
-"""A domain whose score was not above this when it was learned has nothing to retain."""
+NOT_JUDGED = nan
+"""The score of a domain by a reward component that none of its tasks is judged by."""
+MIN_LEARNED = 0.05
+"""Retention is undefined for a domain whose score when learned is not above this."""
 
 
 class ContinualScores(TypedDict):
-    """What one matrix says about learning and keeping."""
+    """The continual-learning scores of one R-matrix."""
 
     average_performance: float | None
     average_incremental_performance: float | None
@@ -34,7 +36,7 @@ class ContinualScores(TypedDict):
 
 
 def continual_scores(scores: Scores, *, references: Sequence[float | None] = ()) -> ContinualScores:
-    """Every score of this module; ``references`` are only needed for intransigence."""
+    """All scores of an R-matrix; ``references`` are needed for intransigence only."""
     return ContinualScores(
         average_performance=average_performance(scores),
         average_incremental_performance=average_incremental_performance(scores),
@@ -52,12 +54,12 @@ def continual_scores(scores: Scores, *, references: Sequence[float | None] = ())
 def average_performance(scores: Scores) -> float | None:
     """Mean score over the domains learned so far, after the last of them."""
     last = len(scores) - 1
-    return _mean(scores[-1][:last] if last > 0 else ())
+    return mean_or_none(scores[-1][:last] if last > 0 else ())
 
 
 def average_incremental_performance(scores: Scores) -> float | None:
-    """Mean over the stages of the average performance after each."""
-    return _mean(average_performance(scores[: k + 1]) for k in range(1, len(scores)))
+    """Mean over stages of the average performance after each stage."""
+    return mean_or_none(average_performance(scores[: k + 1]) for k in range(1, len(scores)))
 
 
 def current_performance(scores: Scores) -> float | None:
@@ -68,12 +70,12 @@ def current_performance(scores: Scores) -> float | None:
 
 def learning_accuracy(scores: Scores) -> float | None:
     """Mean score on each domain just after it was learned."""
-    return _mean(scores[k][k - 1] for k in range(1, len(scores)))
+    return mean_or_none(scores[k][k - 1] for k in range(1, len(scores)))
 
 
 def backward_transfer(scores: Scores) -> float | None:
-    """Mean change on earlier domains since each was learned; negative means forgotten."""
-    return _mean(backward_transfer_by_domain(scores))
+    """Mean change on earlier domains since each was learned; negative values are forgetting."""
+    return mean_or_none(backward_transfer_by_domain(scores))
 
 
 def backward_transfer_by_domain(scores: Scores) -> list[float | None]:
@@ -84,7 +86,7 @@ def backward_transfer_by_domain(scores: Scores) -> list[float | None]:
 
 def backward_transfer_all(scores: Scores) -> float | None:
     """Mean change on earlier domains since each was learned, over every later stage."""
-    return _mean(
+    return mean_or_none(
         _change(scores[j][j - 1], scores[k][j - 1])
         for k in range(2, len(scores))
         for j in range(1, k)
@@ -92,12 +94,12 @@ def backward_transfer_all(scores: Scores) -> float | None:
 
 
 def forgetting(scores: Scores) -> float | None:
-    """Mean drop on earlier domains from the best score any stage since had on them."""
-    return _mean(forgetting_by_domain(scores))
+    """Mean drop on earlier domains from their best score in any stage since they were learned."""
+    return mean_or_none(forgetting_by_domain(scores))
 
 
 def forgetting_by_domain(scores: Scores) -> list[float | None]:
-    """The drop on each earlier domain; negative if the last stage is the best."""
+    """The drop on each earlier domain; negative if the last stage has the best score."""
     last = len(scores) - 1
     return [
         _change(scores[last][j - 1], _best(scores[k][j - 1] for k in range(j, last)))
@@ -106,9 +108,9 @@ def forgetting_by_domain(scores: Scores) -> list[float | None]:
 
 
 def isolated_forgetting(scores: Scores) -> list[list[float | None]]:
-    """What each stage took from each domain learned before it: ``[k-1][j-1]`` of stage k, domain j.
+    """The drop that each stage caused on each earlier domain: ``[k-1][j-1]`` of stage k, domain j.
 
-    A negative entry is a gain. Domains that stage k had yet to reach are None.
+    A negative entry is a gain. Entries of domains not learned before stage k are None.
     """
     return [
         [_change(after[j], before[j]) if j + 1 < k else None for j in range(len(after))]
@@ -117,51 +119,66 @@ def isolated_forgetting(scores: Scores) -> list[list[float | None]]:
 
 
 def retention(scores: Scores) -> float | None:
-    """Mean share of what each earlier domain's score was when it was learned."""
-    return _mean(retention_by_domain(scores))
+    """Mean ratio of each earlier domain's last score to its score when it was learned."""
+    return mean_or_none(retention_by_domain(scores))
 
 
-def retention_by_domain(scores: Scores, *, floor: float = LEARNED) -> list[float | None]:
-    """The share each earlier domain kept; None where it was not learned above ``floor``."""
+def retention_by_domain(scores: Scores, *, minimum: float = MIN_LEARNED) -> list[float | None]:
+    """The ratio of each earlier domain; None if its score when learned is not above ``minimum``."""
     last = len(scores) - 1
     pairs = [(scores[j][j - 1], scores[last][j - 1]) for j in range(1, last)]
     return [
-        None if learned is None or kept is None or learned <= floor else kept / learned
-        for learned, kept in pairs
+        None if learned is None or final is None or learned <= minimum else final / learned
+        for learned, final in pairs
     ]
 
 
 def forward_transfer(scores: Scores) -> float | None:
-    """Mean gain on a domain from learning those before it, against the untrained policy."""
-    return _mean(_change(scores[0][j - 1], scores[j - 1][j - 1]) for j in range(2, len(scores)))
+    """Mean gain over the untrained policy on a domain just before it is learned."""
+    return mean_or_none(
+        _change(scores[0][j - 1], scores[j - 1][j - 1]) for j in range(2, len(scores))
+    )
 
 
 def intransigence(scores: Scores, references: Sequence[float | None]) -> float | None:
-    """Mean shortfall on each new domain against ``references``, one score per domain."""
+    """Mean difference of ``references``, one score per domain, and the score when learned."""
     learned = range(1, len(scores))
     if len(references) < len(learned):
         return None
-    return _mean(_change(scores[k][k - 1], references[k - 1]) for k in learned)
+    return mean_or_none(_change(scores[k][k - 1], references[k - 1]) for k in learned)
 
 
 def pass_hat_k(tasks: Counts, k: int) -> float | None:
-    """Chance that k plays of a task all succeed (pass^k), unbiased, mean over tasks."""
-    return _mean(
+    """Probability that k trials of a task all succeed (pass^k), unbiased, mean over tasks."""
+    return mean_or_none(
         comb(successes, k) / comb(trials, k) if trials >= k else None
         for successes, trials in tasks.values()
     )
 
 
 def pass_at_k(tasks: Counts, k: int) -> float | None:
-    """Chance that one of k plays of a task succeeds (pass@k), unbiased, mean over tasks."""
-    return _mean(
+    """Probability that one of k trials of a task succeeds (pass@k), unbiased, mean over tasks."""
+    return mean_or_none(
         1 - comb(trials - successes, k) / comb(trials, k) if trials >= k else None
         for successes, trials in tasks.values()
     )
 
 
+def mean_or_none(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are judged; None if there is no value or one is None."""
+    known: list[float] = []
+    for value in values:
+        if value is None:
+            return None
+        known.append(value)
+    judged = [value for value in known if not isnan(value)]
+    if known and not judged:
+        return NOT_JUDGED
+    return fmean(judged) if judged else None
+
+
 class OrderSummary(NamedTuple):
-    """How much a score depends on the order in which domains are learned."""
+    """The spread of a score over task orders."""
 
     mean: float
     sd: float | None
@@ -171,10 +188,12 @@ class OrderSummary(NamedTuple):
     orders: int
 
 
-def order_summary(values: Sequence[float | None]) -> OrderSummary | None:
-    """The spread of a score over orders, one value each; None if any is missing or none is given.
+def order_summary(
+    values: Sequence[float | None], *, is_better_high: bool = True
+) -> OrderSummary | None:
+    """The spread of a score over task orders, one value each; None if one is missing.
 
-    ``worst`` is the least value, so give a score of which more is better.
+    ``worst`` is the smallest value, or the largest of a score such as forgetting.
     """
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
@@ -183,19 +202,10 @@ def order_summary(values: Sequence[float | None]) -> OrderSummary | None:
     return OrderSummary(
         mean=fmean(known),
         sd=spread,
-        worst=min(known),
+        worst=min(known) if is_better_high else max(known),
         range=max(known) - min(known),
         orders=len(known),
     )
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known: list[float] = []
-    for value in values:
-        if value is None:
-            return None
-        known.append(value)
-    return fmean(known) if known else None
 
 
 def _best(values: Iterable[float | None]) -> float | None:

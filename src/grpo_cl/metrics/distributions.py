@@ -1,25 +1,27 @@
-"""Student's t distribution. The standard library has only the normal one."""
+"""Student's t and the beta distribution, which the standard library does not have."""
 
+from functools import lru_cache
 from math import exp, isinf, lgamma, log, log1p
 from statistics import NormalDist
 
 _TINY = 1e-300
-"""Stands for zero in a denominator."""
+"""Replaces zero in a denominator."""
 _TERMS = 500
 _PRECISION = 1e-14
-_HALVINGS = 60
+_BISECTIONS = 60
 
 
 def t_cdf(value: float, degrees: float) -> float:
-    """Chance that a t variable is at most ``value``."""
+    """Probability that a t variable is at most ``value``."""
     if isinf(degrees):
         return NormalDist().cdf(value)
     tail = _incomplete_beta(degrees / (degrees + value * value), degrees / 2, 0.5) / 2
     return 1 - tail if value > 0 else tail
 
 
+@lru_cache
 def t_quantile(probability: float, degrees: float) -> float:
-    """The value that a t variable stays below with ``probability``, between 0 and 1."""
+    """The ``probability`` quantile of the t distribution."""
     if isinf(degrees):
         return NormalDist().inv_cdf(probability)
     if probability < 0.5:
@@ -27,9 +29,19 @@ def t_quantile(probability: float, degrees: float) -> float:
     low, high = 0.0, 1.0
     while t_cdf(high, degrees) < probability:
         low, high = high, 2 * high
-    for _ in range(_HALVINGS):
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         low, high = (middle, high) if t_cdf(middle, degrees) < probability else (low, middle)
+    return high
+
+
+def beta_quantile(probability: float, a: float, b: float) -> float:
+    """The ``probability`` quantile of the beta distribution."""
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        is_below = _incomplete_beta(middle, a, b) < probability
+        low, high = (middle, high) if is_below else (low, middle)
     return high
 
 
@@ -37,7 +49,7 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
     """Regularised incomplete beta function, by its continued fraction."""
     if x in (0.0, 1.0):
         return x
-    if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side only
+    if x > (a + 1) / (a + b + 2):  # the fraction converges fast only for small x
         return 1 - _incomplete_beta(1 - x, b, a)
     front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x))
     return front / a / _fraction(x, a, b)
@@ -49,10 +61,10 @@ def _fraction(x: float, a: float, b: float) -> float:
     for term in range(1, _TERMS):
         half, is_odd = divmod(term, 2)
         if is_odd:
-            top, place = -(a + half) * (a + b + half), a + 2 * half
+            top, base = -(a + half) * (a + b + half), a + 2 * half
         else:
-            top, place = half * (b - half), a + 2 * half - 1
-        factor = top * x / (place * (place + 1))
+            top, base = half * (b - half), a + 2 * half - 1
+        factor = top * x / (base * (base + 1))
         lower = 1 / (1 + factor * lower or _TINY)
         upper = 1 + factor / upper or _TINY
         value *= upper * lower

@@ -1,129 +1,199 @@
-"""What a person at the console sees: a live line on a terminal, plain lines anywhere else."""
+"""Progress output: a live line on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from shutil import get_terminal_size
 from typing import Any, TextIO
 
+from grpo_cl.metrics.time_left import Schedule, TimeLeft
+
 STALL_S = 30.0
-"""Silence after which a plain log says what it is waiting for."""
+"""Silence after which a plain log reports what the run is waiting for."""
 REDRAW_S = 0.1
 BAR_CELLS = 20
 CLEAR_LINE = "\r\x1b[K"
 
-_PLAIN = {"loss": ".4f", "reward_mean": ".3f", "reward_max": ".3f", "pass_rate": ".3f"}
-_LIVE = {"reward_mean": ("reward", ".3f"), "pass_rate": ("passed", ".3f"), "loss": ("loss", ".4f")}
-_EVALUATION = {"pass_rate": ".3f", "reward_mean": ".3f", "tool_accuracy": ".3f"}
+_STEP = {"reward_mean": ("reward", ".3f"), "pass_rate": ("passed", ".3f"), "loss": ("loss", ".4f")}
+_EVALUATION = {
+    "reward_mean": ("reward", ".3f"),
+    "pass_rate": ("passed", ".3f"),
+    "tool_accuracy": ("tool accuracy", ".3f"),
+}
 
 
 class Progress:
-    """Writes the progress of a run over ``domains`` to ``stream``."""
+    """Writes the progress of a run to ``stream``."""
 
     def __init__(
         self,
         stream: TextIO,
+        schedule: Schedule,
         *,
-        domains: Sequence[str],
-        steps_per_task: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = stream
-        self._domains = domains
-        self._steps_per_task = steps_per_task
+        self._has_reader = True
+        self._schedule = schedule
         self._clock = clock
         self._is_live = stream.isatty()
-        self._pace = _Pace(clock())
-        self._line = ""
-        self._last_output = clock()
-        self._last_done: tuple[int, float] = (0, clock())
+        self.time_left = TimeLeft(schedule)
+        self._started = self._last_event = self._last_output = clock()
+        self._numbers: list[str] = []
+        self._activity = ""
+        self._is_step = True
+        self._episodes = 0
+        self._done = 0
+        self._last_done = clock()
+        self._is_drawn = False
 
-    def step(self, task_idx: int, step: int, values: Mapping[str, Any]) -> None:
-        """Show a finished training step; ``step`` updates of the stage are done."""
-        self._pace.add(self._clock())
+    @property
+    def lap_s(self) -> float:
+        """Seconds since the last finished step or evaluation."""
+        return self._clock() - self._last_event
+
+    def begin(self, activity: str, *, is_step: bool = True) -> None:
+        """Say what the run does now; the numbers of the last step stand only beside a step."""
+        is_first = not self._activity
+        if is_first:  # what a run does before is no part of its first evaluation
+            self._last_event = self._clock()
+        self._activity = printable(activity)
+        self._is_step = is_step
+        self._episodes = self._done = 0
         if self._is_live:
-            self._redraw(self._live_line(task_idx, step, values))
-        else:
-            self._write(f"Task {task_idx}, Step {step}: {_listed(values, _PLAIN)}")
+            self._redraw()
+        elif is_first:
+            self._write(self._activity)
 
-    def evaluation(self, task_idx: int, domain: str, values: Mapping[str, Any]) -> None:
-        """Show one measured domain on a line that stays."""
-        self.note(f"Task {task_idx}, Eval {domain}: {_listed(values, _EVALUATION)}")
+    def begin_episodes(self, count: int) -> None:
+        """Say that the activity plays ``count`` episodes."""
+        self._episodes, self._done = count, 0
+        self._last_done = self._clock()
 
-    def note(self, text: str) -> None:
-        """Write a line that stays, above the live one."""
-        self._write(printable(text))
-        self._pace.skip(self._clock())
-
-    def waiting(self, task_idx: int, step: int, *, done: int, total: int, what: str) -> None:
-        """Show how far a step is; call it as often as you like while something is played.
-
-        Where there is no terminal it writes a line only after ``STALL_S`` of silence.
-        """
+    def episode_ended(self) -> None:
+        """Count an episode; without a terminal a line is written after ``STALL_S`` of silence."""
         now = self._clock()
-        if done != self._last_done[0]:
-            self._last_done = (done, now)
+        self._done += 1
         quiet = now - self._last_output
         if self._is_live and quiet >= REDRAW_S:
-            self._redraw(self._line, suffix=f"  {done}/{total} {what}")
+            self._redraw()
         elif not self._is_live and quiet >= STALL_S:
-            since = f"{now - self._last_done[1]:.0f} s since the last one"
-            self._write(f"Task {task_idx}, Step {step}: waiting, {done}/{total} {what}, {since}")
+            since = f"{now - self._last_done:.0f} s after the one before"
+            self._write(f"{self._activity}: {self._count()}, {since}")
+        self._last_done = now
 
-    def close(self) -> None:
-        """Leave the last live line on the screen and end it."""
-        if self._line:
-            self._stream.write("\n")
-            self._stream.flush()
-            self._line = ""
+    def step(
+        self, stage: int, step: int, values: Mapping[str, Any], *, lap_s: float | None = None
+    ) -> None:
+        """Show a finished training step; ``step`` updates of the stage are done.
 
-    def _live_line(self, task_idx: int, step: int, values: Mapping[str, Any]) -> str:
-        finished = task_idx * self._steps_per_task + step
-        total = len(self._domains) * self._steps_per_task
-        filled = BAR_CELLS * finished // total
-        parts = [
-            f"{printable(self._domains[task_idx])} {task_idx + 1}/{len(self._domains)}",
-            f"step {step}/{self._steps_per_task}",
-            "━" * filled + "─" * (BAR_CELLS - filled),
-            *_named(values, _LIVE),
-        ]
-        if "tokens" in values and values.get("step_s"):
-            parts.append(f"{values['tokens'] / values['step_s']:,.0f} tokens/s")
-        if (left := self._pace.left(total - finished)) is not None:
-            parts.append(f"{clock_time(left)} left")
-        return "  ".join(parts)
+        ``lap_s`` is its wall time where another process measured it.
+        """
+        self.time_left.add_step(stage, step, self.lap_s if lap_s is None else lap_s)
+        self._last_event = self._clock()
+        reward, *rest = labels(values, _STEP) or [""]
+        numbers = [reward, *_speed(values), *_equal_groups(values), *rest]
+        self._numbers = [text for text in numbers if text]
+        self._activity = step_name(self._schedule, stage, step)
+        self._is_step = True
+        self._episodes = 0
+        if self._is_live:
+            self._redraw()
+        else:
+            self._write(f"{self._activity}: {', '.join([*self._numbers, self._time_text()])}")
 
-    def _redraw(self, line: str, suffix: str = "") -> None:
+    def evaluation(
+        self,
+        domain: str,
+        values: Mapping[str, Any],
+        *,
+        row: int | None,
+        when: str,
+        lap_s: float | None = None,
+    ) -> None:
+        """Show the evaluation of a domain on a permanent line."""
+        self.time_left.add_evaluation(domain, self.lap_s if lap_s is None else lap_s, row=row)
+        self._last_event = self._clock()
+        self.note(f"{when}: {domain} {', '.join(labels(values, _EVALUATION))}")
+
+    def note(self, text: str) -> None:
+        """Write a permanent line above the live one."""
+        self._write(printable(text))
+
+    def redraw(self) -> None:
+        """Draw the live line again, with the time that has passed."""
+        if self._is_drawn:
+            self._redraw()
+
+    def erase(self) -> None:
+        """Remove the live line, for a message of another writer; the next event draws it again."""
+        if self._is_drawn:
+            self._emit(CLEAR_LINE)
+            self._is_drawn = False
+
+    def _line(self) -> str:
+        """The live line: the most important parts, as many as fit."""
+        activity = f"{self._activity}  {self._count()}" if self._episodes else self._activity
         columns = get_terminal_size().columns - 1  # a line that wraps cannot be cleared
-        self._stream.write(CLEAR_LINE + (line + suffix)[:columns])
-        self._stream.flush()
-        self._line = line[:columns]
+        # Beside an evaluation the reward of training would be taken for that of the evaluation.
+        numbers = self._numbers if self._is_step else ()
+        return fit([self._time_text(), activity, *numbers, self._bar()], columns)
+
+    def _bar(self) -> str:
+        filled = BAR_CELLS * self.time_left.steps_done // self._schedule.total_steps
+        return "━" * filled + "─" * (BAR_CELLS - filled)
+
+    def _count(self) -> str:
+        return f"{self._done}/{self._episodes} episodes"
+
+    def _time_text(self) -> str:
+        seconds = self.time_left.seconds()
+        if seconds is None:
+            return f"{clock_time(self._clock() - self._started)} so far"
+        return f"{clock_time(max(0.0, seconds - self.lap_s))} left"
+
+    def _redraw(self) -> None:
+        self._emit(CLEAR_LINE + self._line())
+        self._is_drawn = True
         self._last_output = self._clock()
 
     def _write(self, line: str) -> None:
-        before = CLEAR_LINE if self._line else ""
-        self._stream.write(f"{before}{line}\n{self._line}")
-        self._stream.flush()
+        if self._is_drawn:
+            self._emit(f"{CLEAR_LINE}{line}\n{self._line()}")
+        else:
+            self._emit(f"{line}\n")
         self._last_output = self._clock()
 
+    def _emit(self, text: str) -> None:
+        if not self._has_reader:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except BrokenPipeError:
+            self._has_reader = False  # as after ``| head``; the run continues
 
-class _Pace:
-    """The mean time of a step, without the time spent on anything else."""
 
-    def __init__(self, now: float) -> None:
-        self._since = now
-        self._spent_s = 0.0
-        self._steps = 0
+def step_name(schedule: Schedule, stage: int, step: int) -> str:
+    """``airline 1/3, step 4/10``."""
+    domain = printable(schedule.domains[stage])
+    return f"{domain} {stage + 1}/{len(schedule.domains)}, step {step}/{schedule.steps_per_task}"
 
-    def add(self, now: float) -> None:
-        self._spent_s += now - self._since
-        self._steps += 1
-        self._since = now
 
-    def skip(self, now: float) -> None:
-        self._since = now
+def evaluation_name(schedule: Schedule, stage: int, step: int, *, row: int | None) -> str:
+    """When an evaluation is made: before training, after a domain, or (None) within a stage."""
+    if row is None:
+        return f"{step_name(schedule, stage, step)}, evaluation"
+    return f"after {schedule.domains[row - 1]}" if row else "before training"
 
-    def left(self, steps: int) -> float | None:
-        return steps * self._spent_s / self._steps if self._steps else None
+
+def fit(parts: Sequence[str], columns: int) -> str:
+    """As many of the first parts as fit into the columns; the first is cut if it does not."""
+    line = parts[0][:columns]
+    for part in parts[1:]:
+        if len(line) + 2 + len(part) > columns:
+            break
+        line = f"{line}  {part}"
+    return line
 
 
 def clock_time(seconds: float) -> str:
@@ -134,21 +204,25 @@ def clock_time(seconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` without characters that could steer a terminal."""
+    """``text`` without terminal control characters."""
     return "".join(char if char.isprintable() else "�" for char in text)
 
 
-def _listed(values: Mapping[str, Any], formats: Mapping[str, str]) -> str:
-    return ", ".join(
-        f"{name}={format(values[name], form)}"
-        for name, form in formats.items()
-        if values.get(name) is not None
-    )
-
-
-def _named(values: Mapping[str, Any], formats: Mapping[str, tuple[str, str]]) -> list[str]:
+def labels(values: Mapping[str, Any], formats: Mapping[str, tuple[str, str]]) -> list[str]:
+    """The numbers that are known, each with its label."""
     return [
         f"{label} {format(values[name], form)}"
         for name, (label, form) in formats.items()
         if values.get(name) is not None
     ]
+
+
+def _speed(values: Mapping[str, Any]) -> list[str]:
+    tokens, seconds = values.get("generated_tokens"), values.get("step_s")
+    return [f"{tokens / seconds:,.0f} tokens/s"] if tokens and seconds else []
+
+
+def _equal_groups(values: Mapping[str, Any]) -> list[str]:
+    """Groups without variance, which give no gradient."""
+    equal, groups = values.get("zero_variance_groups"), values.get("groups")
+    return [f"{equal:.0f}/{groups:.0f} groups equal"] if groups and equal is not None else []

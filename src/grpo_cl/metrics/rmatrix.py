@@ -1,4 +1,4 @@
-"""The R-matrix: every domain's score after every stage, with what it was counted from."""
+"""The R-matrix: every domain's evaluation after every stage."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,48 +10,49 @@ from typing import Any, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from grpo_cl.errors import ConfigError
-from grpo_cl.types import SUCCESS, Record, Reward, RewardType
+from grpo_cl.runs.result_files import require_unchanged, written_again
+from grpo_cl.types import SUCCESS, Record, Reward, RewardType, first_problem
 
 BASE = "base"
-"""The stage before the first: the untrained policy."""
+"""The row of the untrained policy."""
 TOOL_NAME = "tool_name"
 """Share of gold actions whose tool was called."""
 TOOL_ARGUMENTS = "tool_arguments"
 """Share of gold actions whose tool was called with the gold arguments."""
 JUDGE_AGREEMENT = "judge_agreement"
-"""Mean share of a judge's votes that are with the majority, where a judge was asked."""
+"""Mean share of a judge's votes that agree with the majority, where a judge scored."""
 _REWARD, _TOOL_ACCURACY = "reward", "tool_accuracy"
 
 
 class Drift(Record):
-    """How far the policy that was measured on a domain is from earlier ones: docs/metrics.md."""
+    """Divergence and distance of the evaluated policy from earlier ones: docs/metrics.md."""
 
     kl_base: float | None = None
-    """Mean log-ratio per generated token to the policy the run started from; None without any."""
+    """Mean log-ratio per generated token to the initial policy; None without tokens."""
     kl_previous: float | None = None
-    """To the policy measured on the domain when the stage before ended; None before the first."""
+    """The same to the policy evaluated on the domain after the previous stage; None in row 0."""
     distance_base: float
-    """Euclidean distance of the weights."""
+    """Euclidean distance of the weights from the initial ones."""
     distance_previous: float | None = None
     start_norm: float
-    """Norm of the weights the run started from."""
+    """Norm of the initial weights."""
     tokens: NonNegativeInt
-    """Generated tokens that were compared."""
+    """Generated tokens in the mean."""
     is_sampled: bool
-    """Whether the tokens were drawn; greedy ones give no unbiased estimate of a divergence."""
+    """Whether the tokens were sampled; greedy decoding gives no unbiased estimate of the KL."""
 
     @property
     def relative_base(self) -> float | None:
-        """The distance as a share of ``start_norm``; None where that is 0."""
+        """``distance_base`` divided by ``start_norm``; None if that is 0."""
         return self._relative(self.distance_base)
 
     @property
     def relative_previous(self) -> float | None:
-        """As ``relative_base``, and None before the first stage."""
+        """``distance_previous`` divided by ``start_norm``; None if either is missing."""
         return self._relative(self.distance_previous)
 
     def numbers(self) -> dict[str, float | None]:
-        """The divergences and relative distances, as they are logged."""
+        """The logged metrics: divergences and relative distances."""
         return {
             "kl_base": self.kl_base,
             "kl_previous": self.kl_previous,
@@ -64,48 +65,60 @@ class Drift(Record):
 
 
 class Cell(Record):
-    """One domain measured once. Each task weighs the same, however often it was played."""
+    """One evaluation of a domain. Each task has the same weight, whatever its number of trials."""
 
     mean: float
     """Mean reward."""
     tasks: dict[str, tuple[NonNegativeInt, PositiveInt]]
     """Successes and trials of each task."""
     components: dict[str, float] = Field(default_factory=dict)
-    """Means of the reward's components, ``tool_name`` and ``tool_arguments``, where they exist."""
+    """Means of the reward components, ``tool_name`` and ``tool_arguments``, each over the tasks
+    that are judged by it; absent if none is."""
     reward_std: float | None = None
-    """Spread of the reward over episodes."""
+    """Standard deviation of the reward over episodes."""
     tool_accuracy: float | None = None
     left_out: PositiveInt | None = None
-    """Episodes that a failing endpoint ended, if any did; they are in none of the numbers."""
+    """Episodes ended by a failing endpoint, excluded from all metrics; None if there were none."""
+    context_window_exceeded: PositiveInt | None = None
+    """Episodes ended by a full context; None if there were none."""
+    no_tool_call: PositiveInt | None = None
+    """Episodes in which no reply of the agent was a tool call; None if there were none."""
     drift: Drift | None = None
-    """Where the run measures it."""
+    """None unless ``evaluation.drift`` is set."""
+
+    @property
+    def num_episodes(self) -> int:
+        """Trials of all tasks."""
+        return sum(trials for _, trials in self.tasks.values())
 
     @property
     def pass_rate(self) -> float | None:
-        """Mean share of successful plays; None without tasks."""
-        shares = [successes / trials for successes, trials in self.tasks.values()]
-        return fmean(shares) if shares else None
+        """Mean over tasks of the share of successful trials; None without tasks."""
+        rates = [successes / trials for successes, trials in self.tasks.values()]
+        return fmean(rates) if rates else None
 
     @property
-    def is_counted(self) -> bool:
-        """Whether the successes make up the mean, which rewards between 0 and 1 do not."""
+    def is_binary(self) -> bool:
+        """Whether the mean reward is the pass rate, that is, rewards are 0 or 1."""
         return self.pass_rate is not None and isclose(self.mean, self.pass_rate, abs_tol=1e-9)
 
     def numbers(self) -> dict[str, float]:
-        """The measurement in short, as it is logged."""
-        named = {
+        """The logged metrics of the evaluation."""
+        metrics = {
             "reward_mean": self.mean,
             "reward_std": self.reward_std,
             "pass_rate": self.pass_rate,
             "tool_accuracy": self.tool_accuracy,
             "left_out": self.left_out,
+            "context_window_exceeded": self.context_window_exceeded,
+            "no_tool_call": self.no_tool_call,
             JUDGE_AGREEMENT: self.components.get(JUDGE_AGREEMENT),
             **(self.drift.numbers() if self.drift else {}),
         }
-        return {name: value for name, value in named.items() if value is not None}
+        return {name: value for name, value in metrics.items() if value is not None}
 
     @model_validator(mode="after")
-    def _successes_were_tried(self) -> Self:
+    def _successes_are_at_most_trials(self) -> Self:
         for name, (successes, trials) in self.tasks.items():
             if successes > trials:
                 raise ValueError(f"task {name!r} has {successes} successes in {trials} trials")
@@ -113,51 +126,57 @@ class Cell(Record):
 
 
 class DomainFacts(Record):
-    """What a reader needs to judge a domain's scores."""
+    """Floors and reward basis of a domain, to interpret its scores."""
 
     idle: float | None = None
     """Mean reward of an agent that does nothing."""
     transfer: float | None = None
-    """Mean reward of an agent that hands over to a human at once."""
+    """Mean reward of an agent that transfers to a human at once."""
+    repeat_reads: float | None = None
+    """Mean reward of an agent that repeats every read and writes nothing."""
+    spam_writes: float | None = None
+    """Mean reward of an agent that makes every write it can."""
+    floor_tasks: tuple[str, ...] | None = None
+    """Evaluation tasks that one of these agents solves; None if they were not played."""
     basis: tuple[RewardType, ...] | None = None
-    """The components that some task's reward multiplies."""
+    """The reward components that are factors in the reward of some task."""
 
 
 class Row(Record):
-    """What was measured after one stage."""
+    """The evaluations after one stage."""
 
     after: str
     cells: dict[str, Cell]
 
 
 class RMatrix(Record):
-    """One row per stage, row 0 for the untrained policy; a cell nobody measured is absent."""
+    """One row per stage, row 0 for the untrained policy; cells not evaluated are absent."""
 
     domains: tuple[str, ...]
-    """In the order they are learned."""
+    """In task order."""
     rows: tuple[Row, ...] = ()
     facts: dict[str, DomainFacts] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _rows_and_cells_are_of_known_domains(self) -> Self:
+    def _rows_and_cells_have_known_domains(self) -> Self:
         if BASE in self.domains:
             raise ValueError(f"no domain may be called {BASE!r}: it names the untrained policy")
         stages = [BASE, *self.domains]
         afters = [row.after for row in self.rows]
         if afters != sorted(set(afters) & set(stages), key=stages.index):
             raise ValueError(f"rows must be a selection of {stages} in that order, not {afters}")
-        named = {*self.facts, *(domain for row in self.rows for domain in row.cells)}
-        if unknown := sorted(named - set(self.domains)):
+        names = {*self.facts, *(domain for row in self.rows for domain in row.cells)}
+        if unknown := sorted(names - set(self.domains)):
             raise ValueError(f"cells of {unknown}, which are not among the domains {self.domains}")
         return self
 
     def cell(self, after: str, domain: str) -> Cell | None:
-        """What was measured of ``domain`` after a stage, if it was."""
+        """The evaluation of ``domain`` after a stage; None if it is missing."""
         row = next((row for row in self.rows if row.after == after), None)
         return row.cells.get(domain) if row else None
 
     def with_cell(self, after: str, domain: str, cell: Cell) -> Self:
-        """The matrix with one measurement added or replaced."""
+        """The matrix with one cell added or replaced."""
         stages = [BASE, *self.domains]
         if after not in stages or domain not in self.domains:
             raise ValueError(f"no cell ({after!r}, {domain!r}) in a matrix of {self.domains}")
@@ -167,11 +186,11 @@ class RMatrix(Record):
         return self.model_copy(update={"rows": rows})
 
     def scores(self) -> list[list[float | None]]:
-        """Mean rewards as numbers, up to the last stage that was measured."""
+        """Mean rewards, up to the last evaluated stage; None for missing cells."""
         return self._table(lambda cell: cell.mean)
 
     def component(self, name: str) -> list[list[float | None]]:
-        """One component's means, laid out as ``scores``."""
+        """The means of one component, in the layout of ``scores``."""
         return self._table(lambda cell: cell.components.get(name))
 
     def to_json(self) -> dict[str, Any]:
@@ -184,27 +203,28 @@ class RMatrix(Record):
     @classmethod
     def load(cls, path: Path) -> Self:
         """The matrix in a file."""
+        require_unchanged(path, written_again(path))
         try:
             return cls.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             raise ConfigError(f"no R-matrix at {path}; a training run writes it") from None
         except ValidationError as error:
-            raise ConfigError(f"{path} is not an R-matrix: {error}") from None
+            raise ConfigError(f"{path} is not an R-matrix: {first_problem(error)}") from None
 
     def _table(self, value: Callable[[Cell], float | None]) -> list[list[float | None]]:
         stages = [BASE, *self.domains]
-        measured = stages[: stages.index(self.rows[-1].after) + 1] if self.rows else []
-        cells = [[self.cell(after, domain) for domain in self.domains] for after in measured]
+        evaluated = stages[: stages.index(self.rows[-1].after) + 1] if self.rows else []
+        cells = [[self.cell(after, domain) for domain in self.domains] for after in evaluated]
         return [[None if cell is None else value(cell) for cell in row] for row in cells]
 
 
 def measure(rewards: Mapping[str, Sequence[Reward]]) -> Cell:
-    """The cell of one evaluation, from the rewards of every play of each task."""
-    plays = [(task, _numbers(reward)) for task, group in rewards.items() for reward in group]
-    if not plays:
-        raise ValueError("nothing was played, so nothing can be measured")
-    names = sorted({name for _, numbers in plays for name in numbers})
-    means = {name: _task_mean(plays, name) for name in names}
+    """The cell of an evaluation, from the rewards of every trial of each task."""
+    episodes = [(task, _numbers(reward)) for task, group in rewards.items() for reward in group]
+    if not episodes:
+        raise ValueError("an evaluation needs at least one episode")
+    names = sorted({name for _, numbers in episodes for name in numbers})
+    means = {name: _task_mean(episodes, name) for name in names}
     return Cell(
         mean=means.pop(_REWARD),
         tool_accuracy=means.pop(_TOOL_ACCURACY, None),
@@ -214,13 +234,20 @@ def measure(rewards: Mapping[str, Sequence[Reward]]) -> Cell:
             if group
         },
         components=means,
-        reward_std=pstdev(numbers[_REWARD] for _, numbers in plays),
+        reward_std=pstdev(numbers[_REWARD] for _, numbers in episodes),
     )
 
 
 def _numbers(reward: Reward) -> dict[str, float]:
+    criteria = {
+        RewardType.ENV_ASSERTION: reward.env_assertions,
+        RewardType.COMMUNICATE: reward.communicate_checks,
+        RewardType.ACTION: reward.action_checks,
+        RewardType.NL_ASSERTION: reward.judgement,
+    }
     numbers = {_REWARD: reward.value}
-    numbers |= {str(part): value for part, value in reward.components.items()}
+    # Without a criterion a component is 1 always, whatever the policy does.
+    numbers |= {str(k): value for k, value in reward.components.items() if criteria.get(k, True)}
     if reward.tool_accuracy is not None:
         numbers[_TOOL_ACCURACY] = reward.tool_accuracy
     if reward.judgement is not None:
@@ -233,12 +260,12 @@ def _numbers(reward: Reward) -> dict[str, float]:
         kind: [check.score for check in reward.answer_checks if check.qtype == kind]
         for kind in kinds
     }
-    return numbers | {f"answers_{kind}": fmean(found) for kind, found in scores.items()}
+    return numbers | {f"answers_{kind}": fmean(values) for kind, values in scores.items()}
 
 
-def _task_mean(plays: Iterable[tuple[str, dict[str, float]]], name: str) -> float:
+def _task_mean(episodes: Iterable[tuple[str, dict[str, float]]], name: str) -> float:
     by_task: defaultdict[str, list[float]] = defaultdict(list)
-    for task, numbers in plays:
+    for task, numbers in episodes:
         if name in numbers:
             by_task[task].append(numbers[name])
     return fmean(fmean(values) for values in by_task.values())

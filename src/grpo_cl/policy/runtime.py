@@ -1,85 +1,96 @@
-"""A policy at work: the model, the sampler that writes with it, the learner that changes it."""
+"""The policy of a run: model, inference backend and learner behind one interface."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar
 
 from grpo_cl.config import GRPOConfig
-from grpo_cl.errors import ConfigError
+from grpo_cl.errors import CheckpointError, ConfigError
 from grpo_cl.metrics.rmatrix import Drift
-from grpo_cl.policy.actor import PolicyActor
-from grpo_cl.policy.drift import Past
-from grpo_cl.policy.engines import Engine, own_sampler
-from grpo_cl.policy.frozen import frozen_policy, policy_actor
-from grpo_cl.policy.learner import Learner
-from grpo_cl.policy.model import PolicyModel
-from grpo_cl.policy.optimizer import LearnerState
-from grpo_cl.policy.ranks import Ranks
-from grpo_cl.policy.sharding import gathered
-from grpo_cl.policy.tabular import TabularActor
-from grpo_cl.rundir import read_json, write_json
+from grpo_cl.policy.continual.policy_drift import PolicyHistory
+from grpo_cl.policy.inference.backends import (
+    InferenceBackend,
+    load_initial_policy,
+    make_actor,
+    transformers_sampler_for,
+)
+from grpo_cl.policy.inference.policy_agent import PolicyActor, TabularActor
+from grpo_cl.policy.learner.fsdp import unsharded
+from grpo_cl.policy.learner.learner import Learner
+from grpo_cl.policy.model.distributed import DistributedContext
+from grpo_cl.policy.model.policy_model import PolicyModel
+from grpo_cl.storage.files import read_json, write_json
 from grpo_cl.types import TokenTrace, TrajectoryGroup
 
 SMALL = 50_000_000
-"""Parameters below which a second thread costs more than it brings (docs/log.md)."""
+"""Number of parameters below which one CPU thread is faster than several (docs/log.md)."""
 
-WEIGHTS, MOMENTS, NUMBERS = "weights.safetensors", "optimizer.safetensors", "optimizer.json"
 PAST = "past"
-"""The folder of the policies that drift is measured from."""
+"""The folder of the earlier policies that drift is measured from."""
+INITIAL_FILE = "initial.json"
+"""The checksum of the model that a run began with, whose weights a checkpoint does not contain."""
 
 
-def use_few_threads(model: PolicyModel) -> None:
-    """Let a small model on a CPU use one thread: waiting for a second takes longer than working."""
+def limit_threads(model: PolicyModel) -> None:
+    """Run a small model on a CPU with one thread: synchronising several takes longer."""
     if model.device.type == "cpu" and model.num_parameters < SMALL:
         torch.set_num_threads(1)
 
 
-def _is_sharded(config: GRPOConfig, ranks: Ranks) -> bool:
+def _is_sharded(config: GRPOConfig, ranks: DistributedContext) -> bool:
     if config.sharding == "fsdp" and ranks.world_size == 1:
         raise ConfigError(
-            "sharding=fsdp spreads a policy over several processes and here is one; start with "
+            "sharding=fsdp divides the weights among ranks and there is one rank; start with "
             "torchrun --nproc_per_node=2 or more, or leave sharding out"
         )
     return config.sharding == "fsdp"
 
 
 class PolicyRuntime:
-    """What the training loop uses; see ``trainer.Policy``."""
+    """The policy that the training loop uses; see ``trainer.loop.Policy``."""
 
-    def __init__(self, config: GRPOConfig, *, ranks: Ranks | None = None) -> None:
-        disable_progress_bar()  # a run has a progress line of its own
+    is_language_model = True
+
+    def __init__(self, config: GRPOConfig, *, ranks: DistributedContext | None = None) -> None:
+        disable_progress_bar()  # the run prints its own progress
         self.config = config
-        self.ranks = ranks or Ranks.join()
+        self.ranks = ranks or DistributedContext.initialize()
         is_sharded = _is_sharded(config, self.ranks)
-        self.model = PolicyModel.load(config, device=self.ranks.device)
-        use_few_threads(self.model)
+        self.model = PolicyModel.load(config, device=self.ranks.device, will_be_sharded=is_sharded)
+        limit_threads(self.model)
+        self._checksum = self.model.file_checksum()  # of the reference and of frozen weights
         self.learner = Learner(self.model, config, self.ranks, shard=is_sharded)
-        self._engine = Engine(self.model, config, self.ranks)
-        self._past = Past(self.learner) if config.evaluation.drift else None
+        self._engine = InferenceBackend(self.model, config, self.ranks)
+        self._history = PolicyHistory(self.learner) if config.evaluation.drift else None
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files."""
+        """Whether this rank writes files."""
         return self.ranks.is_main
 
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.ranks.world_size
+
     def actor(self, *, temperature: float) -> PolicyActor | TabularActor:
-        """An actor that writes with today's weights."""
+        """An actor that samples with the current weights."""
         sampler = self._engine.sampler()
-        return policy_actor(self.model, sampler, self.config, temperature=temperature)
+        return make_actor(self.model, sampler, self.config, temperature=temperature)
 
     def frozen_actor(self, *, temperature: float) -> PolicyActor | TabularActor:
-        """An actor that writes with the weights the run started from."""
-        sampler = own_sampler(self._frozen, self.config)
-        return policy_actor(self._frozen, sampler, self.config, temperature=temperature)
+        """An actor that samples with the weights the run started from."""
+        sampler = transformers_sampler_for(self._frozen, self.config)
+        return make_actor(self._frozen, sampler, self.config, temperature=temperature)
 
     @cached_property
     def _frozen(self) -> PolicyModel:
-        return frozen_policy(self.config, self.ranks.device)
+        return load_initial_policy(self.config, self.ranks.device)
 
     def update(
         self,
@@ -89,53 +100,88 @@ class PolicyRuntime:
         auxiliary: Callable[[Any], Any] | None,
         transform: Callable[[Sequence[tuple[str, Any]]], None] | None,
     ) -> dict[str, float]:
-        """Learn from groups and return what to log."""
+        """Update the weights on groups and return metrics."""
         return self.learner.update(groups, advantages, auxiliary=auxiliary, transform=transform)
 
-    def spread(self, count: int, run: Callable[[Sequence[int]], Sequence[Any]]) -> list[Any]:
-        """``run`` over the numbers below ``count``, each by one process; all get all results."""
-        self._engine.refresh()  # no sooner: an algorithm may play with other weights
-        mine = list(range(self.ranks.rank, count, self.ranks.world_size))
-        with gathered(self.model.module):  # a process plays its episodes at its own pace
-            made = list(run(mine))
-        parts = self.ranks.gather(made)
+    def loss(self, groups: Sequence[TrajectoryGroup], advantages: Sequence[Any]) -> torch.Tensor:
+        """The loss of groups with its graph, without a step."""
+        return self.learner.loss(groups, advantages)
+
+    def completion_logprobs(self, prompt: Sequence[int], ids: Sequence[int]) -> torch.Tensor:
+        """Log-probs of the tokens after a prompt at the run's temperature, with a gradient."""
+        ids_BT = torch.tensor([[*prompt, *ids]], device=self.model.device)
+        mask_BT = torch.arange(ids_BT.shape[1], device=self.model.device)[None] >= len(prompt)
+        scores = self.model.logprobs(
+            ids_BT,
+            torch.ones_like(ids_BT),
+            mask_BT=mask_BT,
+            temperature=self.config.temperature,
+        )
+        return scores.logprobs_BT[mask_BT]
+
+    def sync_weights(self) -> None:
+        """Push the current weights to the inference backend and drop its KV cache.
+
+        All ranks call together, between episodes.
+        """
+        self._engine.sync_weights()
+
+    def full_parameters(self) -> AbstractContextManager[None]:
+        """A context in which sharded weights are gathered, so that ranks sample on their own.
+
+        They stay sharded where the sampler has its own copy of the weights.
+        """
+        is_local = self.config.sampling.engine == "transformers"
+        return unsharded(self.model.module) if is_local else nullcontext()
+
+    def map_over_ranks(
+        self, count: int, run: Callable[[Sequence[int]], Sequence[Any]]
+    ) -> list[Any]:
+        """``run`` over the indices below ``count``, divided among ranks; each rank gets all."""
+        indices = range(self.ranks.rank, count, self.ranks.world_size)
+        parts = self.ranks.all_gather(list(run(list(indices))))
         results: list[Any] = [None] * count
         for rank, part in enumerate(parts):
             results[rank :: self.ranks.world_size] = part
         return results
 
     def drift(self, domain: str, traces: Sequence[TokenTrace]) -> Drift | None:
-        """How far today's policy, which wrote ``traces``, is from earlier ones, if any are kept."""
-        return self._past.drift(domain, traces) if self._past else None
+        """The distance from earlier policies on ``traces``; None unless ``evaluation.drift``."""
+        return self._history.drift(domain, traces) if self._history else None
 
     def remember(self, domain: str) -> None:
-        """Be what the drift in a domain is measured from during the next stage."""
-        if self._past:
-            self._past.remember(domain)
+        """Keep the current weights as the policy that the next stage's drift is measured from."""
+        if self._history:
+            self._history.record(domain)
 
-    def agree(self, *, flag: bool) -> bool:
-        """Whether any process says so."""
-        return any(self.ranks.gather(flag))
+    def any_rank(self, *, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
+        return any(self.ranks.all_gather(flag))
 
     def save(self, folder: Path) -> None:
-        """Write a model that others can load."""
+        """Write a Hugging Face model directory."""
         self.model.save(folder, is_main=self.is_main)
 
     def save_state(self, folder: Path) -> None:
-        """Write what an exact resume needs."""
-        weights = self.model.state_dict()
-        state = self.learner.state_dict()
+        """Write everything an exact resume needs."""
+        self.learner.save_state(folder)
+        if self._history:
+            self._history.save(folder / PAST)
         if self.is_main:
-            save_file({name: t.contiguous() for name, t in weights.items()}, folder / WEIGHTS)
-            save_file({name: t.contiguous() for name, t in state.tensors.items()}, folder / MOMENTS)
-            write_json(folder / NUMBERS, state.numbers)
-        if self._past:
-            self._past.save(folder / PAST)
+            write_json(folder / INITIAL_FILE, {"checksum": self._checksum})
 
     def load_state(self, folder: Path) -> None:
-        """Go on from ``save_state``."""
-        self.model.load_state_dict(load_file(folder / WEIGHTS))
-        numbers = read_json(folder / NUMBERS)
-        self.learner.load_state_dict(LearnerState(load_file(folder / MOMENTS), numbers))
-        if self._past:
-            self._past.read(folder / PAST)
+        """Restore what ``save_state`` wrote."""
+        self._require_same_model(folder / INITIAL_FILE)
+        self.learner.load_state(folder)
+        if self._history:
+            self._history.load(folder / PAST)
+
+    def _require_same_model(self, path: Path) -> None:
+        """Refuse a checkpoint of a run that began with another model."""
+        if path.exists() and read_json(path)["checksum"] != self._checksum:
+            raise CheckpointError(
+                f"{self.config.model_name_or_path} has other weights than when the run began, and "
+                "its reference model and frozen weights are read from there; restore that model, "
+                "or start a new run"
+            )

@@ -1,4 +1,4 @@
-"""A run as one page, made from the files of its directory alone."""
+"""The HTML report of a run, made from the files of its run directory."""
 
 from grpo_cl.report.page import write_report
 

@@ -1,88 +1,101 @@
-"""HTML by construction: whatever is not ``Html`` is text, and text is escaped."""
+"""HTML pages from Jinja templates, which escape every value."""
 
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from unicodedata import category
 
+import jinja2
+
+from grpo_cl.report.intervals import is_beyond_noise
+from grpo_cl.report.times import duration
+
+TEMPLATES = Path(__file__).parent / "templates"
+"""The base template, the stylesheet and the macros that all pages share."""
+Colour = tuple[int, int, int]
+_RAMPS: dict[str, tuple[Colour, Colour]] = {
+    "light": ((237, 243, 250), (8, 69, 130)),
+    "dark": ((34, 41, 48), (126, 196, 250)),
+}
+"""The colours of the scores 0 and 1 in each colour scheme."""
 _INVISIBLE = frozenset({"Cc", "Cf", "Co", "Cs"})
-"""Control, format, private and surrogate characters: they can reorder or hide what is read."""
-
-MISSING = "–"
-_TEXT_CELL = '<td class="text"'
+"""Control, format, private and surrogate characters: they can reorder or hide text."""
 
 
-class Html(str):
-    """Text that is already HTML."""
+def render(template: Path, **values: Any) -> str:
+    """The page that a template makes of ``values``; the shared templates are found by name."""
 
-    __slots__ = ()
+    def visible(value: object) -> object:
+        return _visible(value) if type(value) is str else value  # markup is a subclass of str
 
-
-def text(value: object) -> Html:
-    """Any value as HTML text; what is HTML already is left alone."""
-    if isinstance(value, Html):
-        return value
-    shown = "".join("�" if category(char) in _INVISIBLE else char for char in str(value))
-    return Html(escape(shown))
-
-
-def tag(name: str, *content: object, **attributes: object) -> Html:
-    """One element; ``class_`` stands for ``class``, and an attribute that is None is left out."""
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{text(value)}"'
-        for key, value in attributes.items()
-        if value is not None
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([template.parent, TEMPLATES]),
+        autoescape=True,
+        finalize=visible,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return Html(f"<{name}{written}>{join(content)}</{name}>")
+    filters: dict[str, Any] = environment.filters
+    filters.update(
+        duration=duration, formatted=_formatted, gradient=_gradient, one_line=_one_line, shade=shade
+    )
+    tests: dict[str, Any] = environment.tests
+    tests["beyond_noise"] = is_beyond_noise
+    return environment.get_template(template.name).render(values)
 
 
-def join(parts: Iterable[object]) -> Html:
-    """Elements and texts in a row."""
-    return Html("".join(text(part) for part in parts))
+def _visible(text: str) -> str:
+    return "".join(
+        "�" if category(char) in _INVISIBLE and char not in "\n\t" else char for char in text
+    )
 
 
-def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> Html:
-    """A table whose first column names its rows; cells made by ``words`` are set flush left."""
-    body = [[_cell(value) for value in row[1:]] for row in rows]
-    first = body[0] if body else []
-    aligned = ["text" if cell.startswith(_TEXT_CELL) else None for cell in first]
-    shades = [None, *(aligned or [None] * (len(head) - 1))]
-    heads = [
-        tag("th", cell, scope="col", class_=shade) for cell, shade in zip(head, shades, strict=True)
+def _formatted(value: float, form: str) -> str:
+    return format(value, form).replace("-", "−")
+
+
+def _one_line(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {entry}" for name, entry in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(str(entry) for entry in value)
+    return str(value)
+
+
+def contrast(one: Colour, other: Colour) -> float:
+    """The contrast ratio of two colours by WCAG 2.2; text needs 4.5 (level AA)."""
+    darker, lighter = sorted(_luminance(colour) for colour in (one, other))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def shade(score: float) -> str:
+    """The style of a table cell: the further from the page's colour, the higher the score."""
+    papers = [_mix(*ramp, min(1.0, max(0.0, score))) for ramp in _RAMPS.values()]
+    inks = [
+        max(((0, 0, 0), (255, 255, 255)), key=lambda ink, p=p: contrast(ink, p)) for p in papers
     ]
-    lines = [
-        tag("tr", tag("th", row[0], scope="row"), *cells)
-        for row, cells in zip(rows, body, strict=True)
-    ]
-    inner = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *lines))
-    return tag("div", inner, class_="scroll")
+    return f"background: {_light_dark(*papers)}; color: {_light_dark(*inks)}"
 
 
-def words(value: object) -> Html:
-    """A cell of a table that holds text instead of a number."""
-    return tag("td", value, class_="text")
+def _gradient(_: object) -> str:
+    """The style of the heat map's legend."""
+    ends = [_light_dark(*(ramp[end] for ramp in _RAMPS.values())) for end in (0, 1)]
+    return f"background: linear-gradient(to right, {', '.join(ends)})"
 
 
-def section(title: str, *content: object) -> Html:
-    """A part of the page under a heading."""
-    return tag("section", tag("h2", title), *content)
+def _light_dark(light: Colour, dark: Colour) -> str:
+    return f"light-dark(rgb{light}, rgb{dark})"
 
 
-def note(*content: object) -> Html:
-    """A remark in small print."""
-    return tag("p", *content, class_="note")
+def _mix(start: Colour, end: Colour, share: float) -> Colour:
+    red, green, blue = (round(a + share * (b - a)) for a, b in zip(start, end, strict=True))
+    return red, green, blue
 
 
-def number(value: Any, form: str = ".3f") -> Html:
-    """A number for reading, or the sign for one that is missing."""
-    if value is None:
-        return tag("span", MISSING, class_="missing", title="not in the run directory")
-    if not isinstance(value, int | float):
-        return text(value)
-    return text(format(value, form).replace("-", "−"))
-
-
-def _cell(value: object) -> Html:
-    if isinstance(value, Html) and value.startswith("<td"):
-        return value
-    return tag("td", value)
+def _luminance(colour: Colour) -> float:
+    shares = [part / 255 for part in colour]
+    red, green, blue = (
+        share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -1,17 +1,37 @@
-"""Put the page together and write it."""
+"""The report of a run: what its template needs, from the files of the run directory alone."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from grpo_cl.report.drift import drift_section, stability_table
-from grpo_cl.report.effort import buffer_section, effort_section
-from grpo_cl.report.html import Html, join, note, number, section, table, tag, text, words
+from grpo_cl.errors import GRPOCLError
+from grpo_cl.metrics.curves import evaluation_curve, lowest_score, stability_gap
+from grpo_cl.metrics.diagnostics import remarks
+from grpo_cl.metrics.floors import FLOORS
+from grpo_cl.metrics.metrics_tracker import BUFFER
+from grpo_cl.metrics.rmatrix import BASE, RMatrix
+from grpo_cl.report.charts import ForestPlot, run_chart
+from grpo_cl.report.html import TEMPLATES, render
+from grpo_cl.report.intervals import cell_interval
 from grpo_cl.report.run import Run, read_run
-from grpo_cl.report.scores import component_section, matrix_section, summary_section, task_section
-from grpo_cl.report.style import CSS, POLICY
-from grpo_cl.rundir import RunDir, encode, write_file
+from grpo_cl.report.scores import (
+    baseline_rows,
+    changed_tasks,
+    component_rows,
+    floor_rows,
+    pass_hat_rows,
+    score_cards,
+    untrained_average,
+)
+from grpo_cl.report.times import spending, stage_totals, total
+from grpo_cl.report.verdict import Keeping, verdict
+from grpo_cl.report.viewer import episode_fragment, write_viewer
+from grpo_cl.runs.layout import RunDir
+from grpo_cl.storage.encoding import encode
+from grpo_cl.storage.files import write_file
 
+MAX_LISTED_TASKS = 200
+"""Changed tasks on the page; ``r_matrix.json`` has all of them."""
 _SETTINGS = {
     "model_name_or_path": "policy",
     "cl_algorithm": "algorithm",
@@ -19,129 +39,126 @@ _SETTINGS = {
     "num_steps_per_task": "steps per domain",
     "num_samples_per_prompt": "episodes per task",
     "learning_rate": "learning rate",
-    "kl_coef": "KL weight",
+    "kl_coef": "KL coefficient",
     "loss.kind": "loss",
     "rollout.user": "user",
     "tasks.generated": "generated tasks",
-    "evaluation.trials": "plays per evaluated task",
+    "evaluation.trials": "trials per test task",
     "seed": "seed",
 }
 
 
+class Table(NamedTuple):
+    """Column names after the first column, and the rows."""
+
+    heads: list[str]
+    rows: list[Any]
+
+
+class EpisodeLinks(NamedTuple):
+    """Addresses in the page of episodes, which stands beside the report."""
+
+    file: str
+    matrix: RMatrix
+
+    def cell(self, after: str, domain: str) -> str:
+        """The episodes of a domain after a stage."""
+        fragment = episode_fragment(domain, "").removeprefix("#").rstrip("/")
+        return f"{self.file}#?domain={fragment}&stage={self._row(after)}"
+
+    def task(self, domain: str, task: str) -> str:
+        """A task just after its domain was learned and at the end, side by side."""
+        last = self.matrix.rows[-1].after
+        rows = dict.fromkeys((self._row(domain), self._row(last)))
+        return f"{self.file}{episode_fragment(domain, task, *rows)}"
+
+    def _row(self, after: str) -> int:
+        return (BASE, *self.matrix.domains).index(after)
+
+
 def write_report(run_root: Path) -> Path:
-    """Write ``report.html`` from the other files of a run directory; it needs nothing else."""
-    run = read_run(run_root)
-    file = RunDir(run_root).report
-    write_file(file, [page(run)])
-    return file
+    """Write ``report.html`` from the other files of a run directory; it needs nothing else.
+
+    If the run kept evaluation episodes, ``episodes.html`` is written beside it.
+    """
+    files = RunDir(run_root)
+    run, links = read_run(run_root), None
+    if files.evaluations_after(-1):
+        try:
+            links = EpisodeLinks(write_viewer(run_root).name, run.matrix)
+        except GRPOCLError as error:  # a damaged file: the numbers do not depend on it
+            run = run.with_damage(f"The episodes cannot be shown: {error}.")
+    write_file(files.report, [page(run, links)])
+    return files.report
 
 
-def page(run: Run) -> Html:
-    """The whole document."""
-    head = tag(
-        "head",
-        Html('<meta charset="utf-8">'),
-        Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
-        Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        tag("title", f"grpo-cl: {run.name}"),
-        tag("style", Html(CSS)),
-    )
-    body = tag(
-        "body",
-        _header(run),
-        summary_section(run),
-        matrix_section(run),
-        _figures(run),
-        drift_section(run),
-        component_section(run),
-        task_section(run),
-        buffer_section(run),
-        effort_section(run),
-        _set_up(run),
-        tag(
-            "footer", "Made by grpo-cl from the files of the run directory; nothing else was read."
-        ),
-    )
-    return join([Html("<!doctype html>\n"), tag("html", head, body, lang="en"), Html("\n")])
-
-
-def _header(run: Run) -> Html:
-    order = " → ".join(run.matrix.domains)
-    about = [run.setting("model_name_or_path"), run.setting("cl_algorithm"), order]
-    return tag(
-        "header",
-        tag("h1", run.name),
-        tag("p", " · ".join(str(part) for part in about if part), class_="lead"),
-        note(
-            "Reward basis: ", _shown(run.setting("reward.basis")), ". Tasks: ", _releases(run), "."
-        ),
-    )
-
-
-def _releases(run: Run) -> Html:
-    releases = run.environment.get("task_releases") or {}
-    named = [join([domain, ", ", _shown(releases.get(domain))]) for domain in run.matrix.domains]
-    return Html("; ".join(named))
-
-
-def _figures(run: Run) -> Html:
-    from grpo_cl.metrics import plots  # noqa: PLC0415  # matplotlib takes a second to import
-
-    curves = plots.inline_svg(plots.learning_curves(run.metrics, run.matrix.domains))
-    bars = plots.inline_svg(plots.forgetting_bars(run.matrix))
-    return section(
-        "Learning and forgetting",
-        _figure(curves, "Training reward by step, with evaluations of every domain"),
-        stability_table(run),
-        _figure(bars, "Change on each earlier domain since it was learned and since its best"),
-    )
-
-
-def _figure(svg: str, caption: str) -> Html:
-    shown = tag("div", Html(svg), role="img", aria_label=caption)
-    return tag("figure", shown, tag("figcaption", caption, class_="note"))
-
-
-def _set_up(run: Run) -> Html:
-    settings = [
-        (label, words(_shown(run.setting(name)))) for name, label in _SETTINGS.items() if run.config
+def page(run: Run, links: EpisodeLinks | None = None) -> str:
+    """The HTML document."""
+    matrix, totals = run.matrix, stage_totals(run)
+    judged = verdict([matrix], [run.metrics])
+    earlier = [row for row in judged.domains if row.keeping is not Keeping.LAST]
+    drifts = [
+        (row.after, domain, cell.drift)
+        for row in matrix.rows
+        for domain, cell in row.cells.items()
+        if cell.drift is not None
     ]
-    return section(
-        "Set-up",
-        table(("setting", "value"), settings) if settings else note("config.json is missing."),
-        tag("h3", "Tasks and rewards"),
-        table(("domain", "release of the tasks", "reward is the product of"), _domains(run)),
-        _environment(run.environment),
-        tag("details", tag("summary", "config.json"), tag("pre", encode(run.config, indent=2))),
+    return render(
+        TEMPLATES / "run.html.j2",
+        run=run,
+        links=links,
+        base=BASE,
+        stages=[BASE, *matrix.domains],
+        verdict=judged,
+        cell_interval=cell_interval,
+        cards=score_cards(matrix),
+        learned=max(0, len(matrix.scores()) - 1),
+        remarks=[*run.damage, *remarks(matrix, run.metrics)],
+        untrained=untrained_average(matrix.scores()),
+        baselines=baseline_rows(matrix),
+        floors=floor_rows(matrix),
+        floor_titles=FLOORS,
+        reliability=pass_hat_rows(matrix),
+        chart=run_chart(run.metrics, matrix),
+        changes=ForestPlot([(row.domain, row.change) for row in earlier]),
+        stability=_stability_rows(run),
+        drifts=[row for row in drifts if row[0] != BASE],
+        are_drifts_sampled=all(drift.is_sampled for _, _, drift in drifts),
+        components=component_rows(matrix),
+        changed=changed_tasks(matrix),
+        max_listed_tasks=MAX_LISTED_TASKS,
+        buffer=_buffer_table(run),
+        totals=totals,
+        total=total(totals),
+        spending=spending(run),
+        settings=_SETTINGS,
+        config=encode(run.config, indent=2),
     )
 
 
-def _domains(run: Run) -> list[tuple[object, ...]]:
-    releases = run.environment.get("task_releases") or {}
-    rows: list[tuple[object, ...]] = []
-    for domain in run.matrix.domains:
-        facts = run.matrix.facts.get(domain)
-        basis = " × ".join(facts.basis) if facts and facts.basis else None
-        cells = (words(_shown(value)) for value in (releases.get(domain), basis))
-        rows.append((domain, *cells))
+def _stability_rows(run: Run) -> list[tuple[str, float, float | None]]:
+    """The lowest score of each earlier domain since it was learned, and its stability gap."""
+    rows: list[tuple[str, float, float | None]] = []
+    for stage, domain in enumerate(run.matrix.domains[:-1]):
+        curve = evaluation_curve(run.metrics, domain)
+        lowest = lowest_score(curve, stage)
+        if lowest is not None:
+            rows.append((domain, lowest, stability_gap(curve, stage)))
     return rows
 
 
-def _environment(environment: Mapping[str, Any]) -> Html:
-    if not environment:
-        return note("environment.json is missing.")
+def _buffer_table(run: Run) -> Table:
+    """The last logged statistics of the trajectory buffer, with the format of each number."""
+    records = run.records(BUFFER)
+    domains: Mapping[str, Mapping[str, Any]] = records[-1].get("domains", {}) if records else {}
+    columns = list(dict.fromkeys(name for values in domains.values() for name in values))
     rows = [
-        (name, words(_shown(environment.get(name))))
-        for name in ("started", "command", "commit", "python", "platform", "versions")
+        (domain, [(value := values.get(name), _number_format(value)) for name in columns])
+        for domain, values in domains.items()
     ]
-    return tag("details", tag("summary", "Environment"), table(("what", "value"), rows))
+    return Table([name.replace("_", " ") for name in columns], rows)
 
 
-def _shown(value: Any) -> Html:
-    if value is None or value == "":
-        return number(None)
-    if isinstance(value, Mapping):
-        return text(", ".join(f"{name} {entry}" for name, entry in value.items()))
-    if isinstance(value, list | tuple):
-        return text(" ".join(str(entry) for entry in value))
-    return text(value)
+def _number_format(value: Any) -> str:
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return ",.0f" if is_whole else ".3f"

@@ -1,211 +1,213 @@
-"""The parts of the page about what was learned and what was kept."""
+"""The scores of an R-matrix as rows for tables."""
 
-from collections.abc import Iterator, Sequence
-from statistics import fmean
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from grpo_cl.metrics.continual import Scores, continual_scores, pass_hat_k
-from grpo_cl.metrics.rmatrix import BASE, TOOL_ARGUMENTS, TOOL_NAME, Cell, RMatrix
-from grpo_cl.report.html import Html, join, note, number, section, table, tag, words
-from grpo_cl.report.run import Run
+from grpo_cl.metrics.bootstrap import Score
+from grpo_cl.metrics.continual import (
+    Scores,
+    average_performance,
+    backward_transfer,
+    forgetting,
+    forward_transfer,
+    learning_accuracy,
+    mean_or_none,
+)
+from grpo_cl.metrics.floors import FLOORS, DomainFloors, domain_floors, without_floor_tasks
+from grpo_cl.metrics.rmatrix import BASE, TOOL_ARGUMENTS, TOOL_NAME, Cell, DomainFacts, RMatrix
+from grpo_cl.metrics.statistics import Interval, task_interval
+from grpo_cl.report.intervals import pass_hat_interval, score_of
 
 COMPONENTS = {
     TOOL_NAME: "tool choice",
     TOOL_ARGUMENTS: "tool arguments",
     "DB": "database",
-    "ENV_ASSERTION": "assertions about the world",
-    "ACTION": "every gold action",
+    "ENV_ASSERTION": "environment assertions",
+    "ACTION": "all gold actions",
     "COMMUNICATE": "communication",
-    "NL_ASSERTION": "judged statements",
+    "NL_ASSERTION": "judged assertions",
 }
-_CARDS = (
-    ("average_performance", "Average performance", "all domains, at the end", ".3f"),
-    ("learning_accuracy", "Learning accuracy", "each domain, just learned", ".3f"),
-    ("backward_transfer", "Backward transfer", "earlier domains, since learned", "+.3f"),
-    ("forgetting", "Forgetting", "earlier domains, from their best", "+.3f"),
-    ("forward_transfer", "Forward transfer", "later domains, before learning", "+.3f"),
+"""Titles of the reward components."""
+_CARDS: tuple[tuple[Score, str, str, str], ...] = (
+    (average_performance, "Average performance", "all domains, at the end", ".3f"),
+    (learning_accuracy, "Learning accuracy", "each domain, just learned", ".3f"),
+    (backward_transfer, "Backward transfer", "earlier domains, since learned", "+.3f"),
+    (forgetting, "Forgetting", "earlier domains, from their best", "+.3f"),
+    (forward_transfer, "Forward transfer", "later domains, before learning", "+.3f"),
 )
-LISTED_TASKS = 200
-"""Changed tasks shown; the files hold the others."""
 
 
-def summary_section(run: Run) -> Html:
-    """The headline numbers."""
-    scores = run.matrix.scores()
-    found = dict(continual_scores(scores))
-    cards = [
-        tag(
-            "div",
-            tag("span", title, class_="what"),
-            tag("b", number(found[name], form)),
-            tag("small", remark),
-            class_="card",
+class ScoreCard(NamedTuple):
+    """One headline score."""
+
+    title: str
+    remark: str
+    value: float | None
+    form: str
+    """Its format specification."""
+    interval: Interval | None
+    without_floor_tasks: float | None
+    """The score on the tasks that no policy without skill solves; None if they solve no task."""
+
+
+class PassHatTable(NamedTuple):
+    """pass^k of each domain at the end of a run; empty with one trial per task."""
+
+    trials: int
+    heads: list[str]
+    rows: list[tuple[str, list[Interval | None]]]
+
+
+class ComponentRow(NamedTuple):
+    """Means of one reward component in one domain."""
+
+    domain: str
+    label: str
+    untrained: float | None
+    learned: float | None
+    last: float | None
+
+    @property
+    def change(self) -> float | None:
+        """The change since the domain was learned."""
+        return None if self.learned is None or self.last is None else self.last - self.learned
+
+
+class FloorRow(NamedTuple):
+    """The scores of policies without skill in a domain."""
+
+    floors: DomainFloors
+    rates: list[tuple[float | None, Interval | None]]
+    """The run's pass rates without the floor tasks: untrained, just learned, at the end."""
+
+    @property
+    def has_reward(self) -> bool:
+        """Whether such a policy gets a reward."""
+        return self.floors.num_floor_tasks > 0 or any(self.floors.floors.values())
+
+
+class ChangedTask(NamedTuple):
+    """Successes and trials of a task when its domain was learned and at the end."""
+
+    domain: str
+    task: str
+    before: tuple[int, int]
+    after: tuple[int, int]
+
+    @property
+    def change(self) -> float:
+        """The change of its success rate."""
+        return self.after[0] / self.after[1] - self.before[0] / self.before[1]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its success rate fell."""
+        return self.change < 0
+
+
+def score_cards(matrix: RMatrix) -> list[ScoreCard]:
+    """The headline scores with their intervals over tasks."""
+    has_floor_tasks = any(facts.floor_tasks for facts in matrix.facts.values())
+    scores = matrix.scores()
+    rest = without_floor_tasks(matrix) if has_floor_tasks else None
+    return [
+        ScoreCard(
+            title,
+            remark,
+            score(scores),
+            form,
+            score_of(matrix, score) if score(scores) is not None else None,
+            score(rest.scores()) if rest else None,
         )
-        for name, title, remark, form in _CARDS
+        for score, title, remark, form in _CARDS
     ]
-    learned = max(0, len(scores) - 1)
-    stages = f"{learned} of {len(run.matrix.domains)} domains learned and measured"
-    base = _untrained(scores)
-    untrained = join(["; the untrained policy's average on them is ", number(base), "."])
-    return section("Summary", tag("div", *cards, class_="cards"), note(stages, untrained))
 
 
-def matrix_section(run: Run) -> Html:
-    """The R-matrix with the floors it has to be read against."""
-    matrix = run.matrix
-    stages = [BASE, *matrix.domains]
-    head = tag("tr", tag("th", "mean reward"), *(tag("th", d, scope="col") for d in matrix.domains))
-    rows = [
-        tag(
-            "tr",
-            tag("th", "untrained" if stage == BASE else join(["after ", stage]), scope="row"),
-            *(_score(matrix.cell(stage, d), is_learned=stage == d) for d in matrix.domains),
-        )
-        for stage in stages
-    ]
-    body = tag("tbody", *rows, *_floors(matrix))
-    shown = tag("table", tag("thead", head), body, class_="matrix")
-    return section(
-        "R-matrix",
-        tag("div", shown, class_="scroll"),
-        note("Rows: when it was measured. Framed: just learned. A dash: not measured."),
-        _reliability(matrix),
-    )
-
-
-def component_section(run: Run) -> Html:
-    """Which part of the work was forgotten."""
-    matrix = run.matrix
-    rows = [row for domain in matrix.domains for row in _component_rows(matrix, domain)]
-    if not rows:
-        return section("What was forgotten", note("No components were measured."))
-    head = ("domain", "part", "untrained", "just learned", "at the end", "since learned")
-    remark = "A part in brackets is in no task's reward of that domain."
-    return section("What was forgotten", table(head, rows), note(remark))
-
-
-def task_section(run: Run) -> Html:
-    """The tasks whose outcome changed since their domain was learned."""
-    changed = [
-        (domain, task, before, after)
-        for domain in run.matrix.domains
-        for task, before, after in _changed_tasks(run.matrix, domain)
-    ]
-    if not changed:
-        return section("Tasks lost and won", note("No task changed since its domain was learned."))
-    changed.sort(key=lambda row: _share(row[3]) - _share(row[2]))
-    rows = [
-        (domain, words(tag("code", task)), _counts(before), _counts(after))
-        for domain, task, before, after in changed[:LISTED_TASKS]
-    ]
-    lost = sum(_share(after) < _share(before) for _, _, before, after in changed)
-    summary = f"Since their domain was learned: {lost} lost, {len(changed) - lost} won"
-    shown = table(("domain", "task", "just learned", "at the end"), rows)
-    details = tag("details", tag("summary", summary), shown)
-    rest = len(changed) - LISTED_TASKS
-    return section(
-        "Tasks lost and won",
-        details,
-        note(f"{rest} more are in r_matrix.json.") if rest > 0 else "",
-    )
-
-
-def change_cell(value: float | None) -> Html:
-    """A change, coloured by its direction."""
-    shade = None if not value else "worse" if value < 0 else "better"
-    return tag("td", number(value, "+.3f"), class_=shade)
-
-
-def _untrained(scores: Scores) -> float | None:
+def untrained_average(scores: Scores) -> float | None:
+    """The untrained policy's mean score on the domains learned so far."""
     learned = len(scores) - 1
-    known = [score for score in scores[0][:learned] if score is not None] if learned > 0 else []
-    return fmean(known) if known and len(known) == learned else None
+    return mean_or_none(scores[0][:learned]) if learned > 0 else None
 
 
-def _score(cell: Cell | None, *, is_learned: bool) -> Html:
-    frame = "learned" if is_learned else None
-    if cell is None:
-        return tag("td", number(None), class_=frame)
-    share = min(1.0, max(0.0, cell.mean))
-    red, green, blue = (round(255 - share * (255 - end)) for end in (33, 113, 181))
-    ink = "#fff" if share > 0.7 else "#222"
-    return tag(
-        "td",
-        number(cell.mean),
-        class_=frame,
-        style=f"background: rgb({red}, {green}, {blue}); color: {ink}",
-        title=f"{len(cell.tasks)} tasks, {sum(n for _, n in cell.tasks.values())} episodes",
-    )
+def baseline_rows(matrix: RMatrix) -> list[tuple[str, list[float | None]]]:
+    """The best score of policies without skill on each domain; of each, where some are unknown."""
+    facts = [matrix.facts.get(domain) or DomainFacts() for domain in matrix.domains]
+    if all(fact.floor_tasks is not None for fact in facts):
+        known = [[getattr(fact, name) for name in FLOORS] for fact in facts]
+        return [("best floor", [max((v for v in k if v is not None), default=None) for k in known])]
+    rows = [
+        (f"floor: {title}", [getattr(fact, name) for fact in facts])
+        for name, title in FLOORS.items()
+    ]
+    return [row for row in rows if any(value is not None for value in row[1])]
 
 
-def _floors(matrix: RMatrix) -> Iterator[Html]:
-    facts = [matrix.facts.get(domain) for domain in matrix.domains]
-    idle = [fact.idle if fact else None for fact in facts]
-    transfer = [fact.transfer if fact else None for fact in facts]
-    for label, values in (("does nothing", idle), ("hands over at once", transfer)):
-        if any(value is not None for value in values):
-            cells = (tag("td", number(value)) for value in values)
-            yield tag("tr", tag("th", label, scope="row"), *cells, class_="floor")
-
-
-def _reliability(matrix: RMatrix) -> Html:
+def pass_hat_rows(matrix: RMatrix) -> PassHatTable:
+    """pass^k of each domain in the last row of the matrix."""
     last = matrix.rows[-1].cells if matrix.rows else {}
     trials = min((n for cell in last.values() for _, n in cell.tasks.values()), default=0)
     if trials < 2:
-        return Html("")
-    powers = [k for k in (1, 2, 4, 8) if k <= trials]
+        return PassHatTable(trials, [], [])
+    ks = [k for k in (1, 2, 4, 8) if k <= trials]
     rows = [
-        (domain, *(number(pass_hat_k(last[domain].tasks, k)) for k in powers))
+        (domain, [pass_hat_interval(last[domain].tasks, k) for k in ks])
         for domain in matrix.domains
         if domain in last
     ]
-    head = ("at the end", *(f"pass^{k}" for k in powers))
-    remark = f"pass^k: the chance that k plays of a task all succeed, from {trials} plays of each."
-    return join([tag("h3", "Reliability"), table(head, rows), note(remark)])
+    return PassHatTable(trials, [f"pass^{k}" for k in ks], rows)
 
 
-def _component_rows(matrix: RMatrix, domain: str) -> Iterator[Sequence[object]]:
-    base, learned, last = (
-        matrix.cell(BASE, domain),
-        matrix.cell(domain, domain),
-        matrix.cell(matrix.rows[-1].after, domain) if matrix.rows else None,
-    )
+def component_rows(matrix: RMatrix) -> list[ComponentRow]:
+    """Every reward component of every domain; in brackets if no task's reward contains it."""
+    return [row for domain in matrix.domains for row in _component_rows(matrix, domain)]
+
+
+def floor_rows(matrix: RMatrix) -> list[FloorRow]:
+    """The floors of every domain, and its pass rates on the tasks that no floor policy solves."""
+    rows: list[FloorRow] = []
+    for floors in domain_floors(matrix):
+        domain = floors.domain
+        cells = (matrix.cell(BASE, domain), matrix.cell(domain, domain), _last_cell(matrix, domain))
+        excluded = matrix.facts[domain].floor_tasks or ()
+        counts = [
+            {task: tally for task, tally in cell.tasks.items() if task not in excluded}
+            if cell
+            else {}
+            for cell in cells
+        ]
+        intervals = [task_interval(tasks) if len(tasks) > 1 else None for tasks in counts]
+        values = (floors.untrained, floors.learned, floors.last)
+        rows.append(FloorRow(floors, list(zip(values, intervals, strict=True))))
+    return rows
+
+
+def changed_tasks(matrix: RMatrix) -> list[ChangedTask]:
+    """The tasks whose success rate changed since their domain was learned, largest loss first."""
+    tasks = [row for domain in matrix.domains for row in _changed_tasks(matrix, domain)]
+    return sorted(tasks, key=lambda row: row.change)
+
+
+def _component_rows(matrix: RMatrix, domain: str) -> Iterator[ComponentRow]:
+    cells = (matrix.cell(BASE, domain), matrix.cell(domain, domain), _last_cell(matrix, domain))
     basis = matrix.facts[domain].basis if domain in matrix.facts else None
-    present = {name for cell in (base, learned, last) if cell for name in cell.components}
-    order = [*COMPONENTS, *sorted(present - set(COMPONENTS))]
-    for name in (name for name in order if name in present):
-        label = COMPONENTS.get(name, name)
-        is_extra = basis is not None and name.isupper() and name not in basis
-        before, after = _component(learned, name), _component(last, name)
-        yield (
-            domain,
-            words(f"[{label}]" if is_extra else label),
-            number(_component(base, name)),
-            number(before),
-            number(after),
-            change_cell(None if before is None or after is None else after - before),
-        )
+    present = {name for cell in cells if cell for name in cell.components}
+    for name in (*COMPONENTS, *sorted(present - set(COMPONENTS))):
+        if name in present:
+            label = COMPONENTS.get(name, name)
+            is_extra = basis is not None and name.isupper() and name not in basis
+            means = (cell.components.get(name) if cell else None for cell in cells)
+            yield ComponentRow(domain, f"[{label}]" if is_extra else label, *means)
 
 
-def _component(cell: Cell | None, name: str) -> float | None:
-    return cell.components.get(name) if cell else None
-
-
-def _changed_tasks(
-    matrix: RMatrix, domain: str
-) -> Iterator[tuple[str, tuple[int, int], tuple[int, int]]]:
-    learned = matrix.cell(domain, domain)
-    last = matrix.cell(matrix.rows[-1].after, domain) if matrix.rows else None
+def _changed_tasks(matrix: RMatrix, domain: str) -> Iterator[ChangedTask]:
+    learned, last = matrix.cell(domain, domain), _last_cell(matrix, domain)
     if learned is None or last is None:
         return
     for task, before in learned.tasks.items():
         after = last.tasks.get(task)
-        if after is not None and _share(after) != _share(before):
-            yield task, before, after
+        if after is not None and (row := ChangedTask(domain, task, before, after)).change:
+            yield row
 
 
-def _share(counts: tuple[int, int]) -> float:
-    return counts[0] / counts[1]
-
-
-def _counts(counts: tuple[int, int]) -> str:
-    return f"{counts[0]} of {counts[1]}"
+def _last_cell(matrix: RMatrix, domain: str) -> Cell | None:
+    return matrix.cell(matrix.rows[-1].after, domain) if matrix.rows else None

@@ -1,14 +1,22 @@
-"""Scoring: τ²-bench's own rules, and shaped rewards beside them."""
+"""Rewards: τ²-bench's evaluation rules, and shaped rewards for training."""
 
-from grpo_cl.rewards.oracle import EvaluationType, Judge, RewardOracle, Scored
-from grpo_cl.rewards.shaping import SHAPINGS, learned_value, shaped
+from grpo_cl.rewards.oracle import EvaluationType, Judge, RewardOracle, ScoredTrajectory
+from grpo_cl.rewards.shaping import (
+    SHAPINGS,
+    find_shaping,
+    register_reward,
+    shaped_reward,
+    training_reward,
+)
 
 __all__ = [
     "SHAPINGS",
     "EvaluationType",
     "Judge",
     "RewardOracle",
-    "Scored",
-    "learned_value",
-    "shaped",
+    "ScoredTrajectory",
+    "find_shaping",
+    "register_reward",
+    "shaped_reward",
+    "training_reward",
 ]

@@ -1,6 +1,6 @@
-"""How far the world is where the gold actions leave it, place by place.
+"""Agreement of an episode's final state with the gold actions' final state, leaf by leaf.
 
-A place is a leaf within a record: a value, or a list or mapping that is empty.
+A leaf of a record is a scalar value, or an empty list or mapping.
 """
 
 import json
@@ -8,79 +8,83 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from grpo_cl.domains.base import Environment, State
+from grpo_cl.envs.base import Environment, State
 
-Path = tuple[str | int, ...]
-Texts = Mapping[tuple[str, str], str | None]
-"""Records by (table, key), as in one side of a state."""
-Changes = Mapping[tuple[str, tuple[str, str], Path], str | None]
-"""What the changed places hold afterwards, by (side, record, path); None for one that is gone."""
+LeafPath = tuple[str | int, ...]
+SerializedRecords = Mapping[tuple[str, str], str | None]
+"""JSON texts by (table, key), as in one side of a state."""
+Changes = Mapping[tuple[str, tuple[str, str], LeafPath], str | None]
+"""New values of the changed leaves by (side, record, path); None for a removed leaf."""
 
 
-class Goal:
-    """Where a task begins and where its gold actions end."""
+class GoalState:
+    """The initial state of a task and the state after its gold actions."""
 
     def __init__(self, start: State, end: State) -> None:
         self.start, self.end = start, end
         self._changes: Changes | None = None
 
     def agreement(self, environment: Environment, end: State) -> float:
-        """The agreement of an episode that left its environment at ``end``."""
+        """The agreement of an episode with final state ``end``."""
         if end == self.end:
             return 1.0
-        if self._changes is None:  # not needed before an episode of the task fails
+        if self._changes is None:  # computed for the first failed episode of the task
             self._changes = changes(environment, self.start, self.end)
         return agreement(self._changes, changes(environment, self.start, end))
 
 
-def agreement(gold: Changes, made: Changes) -> float:
-    """Of the places that either changed, the share that hold the same; 1 where nothing changed.
+def agreement(gold: Changes, episode: Changes) -> float:
+    """The fraction of leaves changed by either that both changed to the same value; 1 if none.
 
-    Both begin in the same world, so a place that only one of them changed is not the same.
+    Both start from the same state, so a leaf that only one of them changed does not agree.
     """
-    places = gold.keys() | made.keys()
-    return len(gold.items() & made.items()) / len(places) if places else 1.0
+    leaves = gold.keys() | episode.keys()
+    return len(gold.items() & episode.items()) / len(leaves) if leaves else 1.0
 
 
 def changes(environment: Environment, start: State, end: State) -> Changes:
-    """The places that differ between two states of one world."""
+    """The leaves that differ between two states of one environment."""
     base = environment.base(State({**start.agent, **end.agent}, {**start.user, **end.user}))
     return {
         (side, record, path): text
-        for side, known, before, after in zip(State._fields, base, start, end, strict=True)
-        for (record, path), text in changed({**known, **before}, {**known, **after}).items()
+        for side, initial, before, after in zip(State._fields, base, start, end, strict=True)
+        for (record, path), text in changed_leaves(
+            {**initial, **before}, {**initial, **after}
+        ).items()
     }
 
 
-def changed(before: Texts, after: Texts) -> dict[tuple[tuple[str, str], Path], str | None]:
-    """The places that differ between two texts of the same records, and what they hold after."""
-    found: dict[tuple[tuple[str, str], Path], str | None] = {}
+def changed_leaves(
+    before: SerializedRecords, after: SerializedRecords
+) -> dict[tuple[tuple[str, str], LeafPath], str | None]:
+    """The leaves that differ between two versions of the same records, with their new values."""
+    changed: dict[tuple[tuple[str, str], LeafPath], str | None] = {}
     for record, text in after.items():
         if text != before[record]:
             old, new = _leaves(before[record]), _leaves(text)
             for path, _ in old.items() ^ new.items():
-                found[record, path] = new.get(path)
-    return found
+                changed[record, path] = new.get(path)
+    return changed
 
 
-@lru_cache(maxsize=64)  # the episodes of a group begin alike, and many end alike
-def _leaves(text: str | None) -> dict[Path, str]:
-    found: dict[Path, str] = {}
-    waiting: list[tuple[Path, Any]] = [] if text is None else [((), decoded(text))]
+@lru_cache(maxsize=64)  # episodes of a group share initial and many final records
+def _leaves(text: str | None) -> dict[LeafPath, str]:
+    leaves: dict[LeafPath, str] = {}
+    waiting: list[tuple[LeafPath, Any]] = [] if text is None else [((), decode(text))]
     while waiting:
         path, value = waiting.pop()
         if value and isinstance(value, dict):
             waiting += [((*path, key), item) for key, item in value.items()]
         elif value and isinstance(value, list):
-            waiting += [((*path, place), item) for place, item in enumerate(value)]
+            waiting += [((*path, index), item) for index, item in enumerate(value)]
         else:
-            found[path] = repr(value)  # 3, 3.0 and True are equal in Python and not in a database
-    return found
+            leaves[path] = repr(value)  # 3, 3.0 and True are equal in Python, not in a database
+    return leaves
 
 
-def decoded(text: str) -> Any:
-    """What JSON says, or the text itself where it is none."""
+def decode(text: str) -> Any:
+    """The value of a JSON text, or the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return text  # a world may keep plain text
+        return text  # an environment may store plain text

@@ -1,36 +1,36 @@
-"""τ²-bench's criteria one by one. Each is a pure function of a task and what was said and done."""
+"""τ²-bench's evaluation criteria as pure functions of a task and a conversation."""
 
 from collections.abc import Sequence
 
-from grpo_cl.domains.base import Domain, Environment
+from grpo_cl.envs.base import Domain, Environment
 from grpo_cl.errors import TaskDataError
-from grpo_cl.rewards.agreement import Goal, decoded
+from grpo_cl.rewards.agreement import GoalState, decode
 from grpo_cl.types import Action, ActionCheck, EvaluationCriteria, Message, Task, ToolCall
 
 
 def replay(
     domain: Domain, task: Task, messages: Sequence[Message], *, solo: bool = False
 ) -> Environment:
-    """The world after the writes of a recorded conversation.
+    """The environment after the writes of a recorded conversation.
 
-    Raises ``TaskDataError`` where the reference refuses to score: a user speaks in solo mode,
-    a call has no answer, or a write answers differently than it did when it was recorded.
+    Raises ``TaskDataError`` where τ²-bench refuses to score: a user message in solo mode, a call
+    without a result, or a write whose result differs from the recorded one.
     """
     if solo and any(message.role == "user" for message in messages):
         raise TaskDataError("a user speaks in a solo episode")
     environment = domain.environment(task, solo=solo)
-    for call, answer in _answered(messages[len(task.message_history) :]):
+    for call, recorded in _calls_with_results(messages[len(task.message_history) :]):
         if not environment.mutates(call):
             continue
-        again = environment.call(call).content
-        if decoded(again) != decoded(answer.content or ""):
+        content = environment.call(call).content
+        if decode(content) != decode(recorded.content or ""):
             raise TaskDataError(
-                f"{call.name} answered {again!r} on replay, recorded is {answer.content!r}"
+                f"{call.name} answered {content!r} on replay, recorded is {recorded.content!r}"
             )
     return environment
 
 
-def _answered(messages: Sequence[Message]) -> list[tuple[ToolCall, Message]]:
+def _calls_with_results(messages: Sequence[Message]) -> list[tuple[ToolCall, Message]]:
     pairs: list[tuple[ToolCall, Message]] = []
     waiting: list[ToolCall] = []
     for message in messages:
@@ -48,41 +48,41 @@ def _answered(messages: Sequence[Message]) -> list[tuple[ToolCall, Message]]:
 
 
 def gold_environment(domain: Domain, task: Task) -> Environment:
-    """The world the gold actions leave; an action that fails is passed over."""
-    return _solve(domain.environment(task), task)
+    """The environment after the gold actions; actions that fail are skipped."""
+    return _apply_gold_actions(domain.environment(task), task)
 
 
-def goal_of(domain: Domain, task: Task) -> Goal:
-    """Where the task begins and where its gold actions end."""
+def goal_state(domain: Domain, task: Task) -> GoalState:
+    """The initial state of the task and the state after its gold actions."""
     environment = domain.environment(task)
     start = environment.state()
-    return Goal(start, _solve(environment, task).state())
+    return GoalState(start, _apply_gold_actions(environment, task).state())
 
 
-def _solve(environment: Environment, task: Task) -> Environment:
+def _apply_gold_actions(environment: Environment, task: Task) -> Environment:
     for action in task.gold_actions:
         environment.perform(action.call)
     return environment
 
 
 def matches(action: Action, call: ToolCall) -> bool:
-    """Whether a call counts as the action, in the reference's lenient way.
+    """Whether τ²-bench counts a call as the action.
 
-    Unless the action says which, only the arguments that the call has are compared, so a call that
-    leaves some out still counts; who made it never matters.
+    Without ``compare_args``, only the arguments of the call are compared, so a call that omits some
+    still matches; the requestor is not compared.
     """
     if call.name != action.name:
         return False
     keys = call.arguments.keys() if action.compare_args is None else action.compare_args
-    made = {key: value for key, value in call.arguments.items() if key in keys}
+    called = {key: value for key, value in call.arguments.items() if key in keys}
     gold = {key: value for key, value in action.arguments.items() if key in keys}
-    return not keys or made == gold
+    return not keys or called == gold
 
 
 def check_actions(
     environment: Environment, actions: Sequence[Action], calls: Sequence[ToolCall]
 ) -> tuple[ActionCheck, ...]:
-    """How each gold action was met by the calls of the episode."""
+    """For each gold action, which parts of it the calls of the episode match."""
     return tuple(_check(environment, action, calls) for action in actions)
 
 
@@ -106,12 +106,11 @@ def _check(environment: Environment, action: Action, calls: Sequence[ToolCall]) 
 def check_communication(
     criteria: EvaluationCriteria, messages: Sequence[Message]
 ) -> tuple[bool, ...]:
-    """Whether each text to communicate is part of something the agent wrote, commas aside."""
-    said = [
+    """Whether each required text occurs in a message of the agent with its commas removed."""
+    agent_texts = [
         message.content.lower().replace(",", "")
         for message in messages
         if message.role == "assistant" and message.content
     ]
-    return tuple(
-        any(info.lower() in text for text in said) for info in criteria.communicate_info or ()
-    )
+    required = criteria.communicate_info or ()
+    return tuple(any(info.lower() in text for text in agent_texts) for info in required)

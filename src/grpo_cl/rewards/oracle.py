@@ -1,4 +1,4 @@
-"""Score an episode: the same numbers as τ²-bench's own evaluators."""
+"""Reward oracle: scores trajectories as τ²-bench's evaluators do."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -6,14 +6,14 @@ from enum import StrEnum
 from math import prod
 from typing import Literal, NamedTuple, Protocol
 
-from grpo_cl.domains.base import Domain, Environment, State
+from grpo_cl.envs.base import Domain, Environment, EpisodeScorer, State
 from grpo_cl.errors import ModelCallError, TaskDataError
-from grpo_cl.rewards.agreement import Goal
-from grpo_cl.rewards.criteria import check_actions, check_communication, goal_of, replay
-from grpo_cl.rewards.memory import MemoryScorer
-from grpo_cl.transcripts import Judgement
+from grpo_cl.llm import ModelPool
+from grpo_cl.rewards.agreement import GoalState
+from grpo_cl.rewards.criteria import check_actions, check_communication, goal_state, replay
 from grpo_cl.types import (
     EvaluationCriteria,
+    Judgement,
     Message,
     Reward,
     RewardType,
@@ -22,20 +22,20 @@ from grpo_cl.types import (
     Trajectory,
 )
 
-SCORED = frozenset({Termination.AGENT_STOP, Termination.USER_STOP})
-"""An episode that ended in any other way is worth nothing, whatever its components say."""
+SCORED_TERMINATIONS = frozenset({Termination.AGENT_STOP, Termination.USER_STOP})
+"""Episodes that end in any other way have reward 0, whatever their components are."""
 
-REMEMBERED_TASKS = 4096
-"""Goals kept: the episodes of a group share one."""
+GOAL_CACHE_SIZE = 4096
+"""Goal states kept; the episodes of a group share one."""
 
-JUDGED_AT_ONCE = 32
-"""Episodes whose judgement is waited for; how many calls are under way is for the models to say."""
+JUDGE_THREADS = 32
+"""Episodes judged at once; ``models.concurrency`` limits the model calls."""
 
 BasisName = Literal["tau2", "judge_free"]
 
 
 class EvaluationType(StrEnum):
-    """Which components make the value."""
+    """The components that enter the reward."""
 
     ENV = "ENV"
     ACTION = "ACTION"
@@ -44,34 +44,34 @@ class EvaluationType(StrEnum):
     ALL = "ALL"
 
 
-_ALONE = {
+_SINGLE_COMPONENT = {
     EvaluationType.ACTION: RewardType.ACTION,
     EvaluationType.COMMUNICATE: RewardType.COMMUNICATE,
     EvaluationType.NL_ASSERTION: RewardType.NL_ASSERTION,
 }
-_WORLD = (RewardType.DB, RewardType.ENV_ASSERTION)
+_ENVIRONMENT_COMPONENTS = (RewardType.DB, RewardType.ENV_ASSERTION)
 
 
 class Judge(Protocol):
-    """Decides statements about a conversation that no rule can."""
+    """Decides natural-language assertions about a conversation."""
 
     def judge(self, task: Task, messages: Sequence[Message]) -> Judgement:
         """Whether each of the task's ``nl_assertions`` is met.
 
-        Raises ``ModelCallError`` where no answer is to be had.
+        Raises ``ModelCallError`` if the model gives no answer.
         """
         ...
 
 
-class Scored(NamedTuple):
-    """An episode with its reward."""
+class ScoredTrajectory(NamedTuple):
+    """A trajectory with its reward."""
 
     trajectory: Trajectory
     reward: Reward
 
 
 class RewardOracle:
-    """Scores trajectories of any of ``domains``; a score depends on task and trajectory alone."""
+    """Scores trajectories of ``domains``; a reward depends on task and trajectory only."""
 
     def __init__(
         self,
@@ -79,24 +79,39 @@ class RewardOracle:
         *,
         basis: BasisName = "tau2",
         judge: Judge | None = None,
-        memory: MemoryScorer | None = None,
+        models: ModelPool | None = None,
     ) -> None:
-        self._memory = memory or MemoryScorer()
         self._domains = domains
+        self._models = models
+        self._scorers = {name: domain.scorer(models) for name, domain in domains.items()}
         self._basis_name: BasisName = basis
         self._judge = judge
-        self._goals: dict[tuple[str, str], tuple[Task, Goal]] = {}
+        self._goals: dict[tuple[str, str], tuple[Task, GoalState]] = {}
+
+    @property
+    def calls_models(self) -> bool:
+        """Whether scoring may call a model."""
+        scorers = self._scorers.values()
+        return self._judge is not None or any(scorer and scorer.calls_models for scorer in scorers)
 
     def score(
         self, trajectory: Trajectory, evaluation: EvaluationType = EvaluationType.ALL
     ) -> Reward:
-        """The reward with its parts. What cannot be scored is worth zero and says why.
+        """The reward with its components; 0 with a ``reason`` if the trajectory cannot be scored.
 
-        Raises ``ModelCallError`` where a judge is needed and does not answer.
+        Raises ``ModelCallError`` if a judge is needed and does not answer.
         """
-        if _is_memory(trajectory):
-            return _unless_cut_short(self._memory.score(trajectory), trajectory)
+        scorer = self._scorer(trajectory)
+        if scorer is not None:
+            return _zero_unless_stopped(scorer.score(trajectory), trajectory)
         return self._score(trajectory, evaluation, self._judgement(trajectory, evaluation))
+
+    def _scorer(self, trajectory: Trajectory) -> EpisodeScorer | None:
+        """The scorer of the trajectory's domain; None if τ²-bench's evaluation applies."""
+        name = trajectory.task.domain
+        if name not in self._scorers:  # ``domains`` may grow after the oracle is made
+            self._scorers[name] = self._domains[name].scorer(self._models)
+        return self._scorers[name]
 
     def _score(
         self, trajectory: Trajectory, evaluation: EvaluationType, judgement: Judgement | None
@@ -104,27 +119,29 @@ class RewardOracle:
         criteria = trajectory.task.evaluation_criteria
         try:
             reward = (
-                self._composed(trajectory, criteria, evaluation, judgement)
+                self._evaluate_criteria(trajectory, criteria, evaluation, judgement)
                 if criteria
                 else Reward(value=1.0, basis=(), basis_name=self._basis_name)
             )
         except TaskDataError as error:
-            return self._worthless(f"scoring failed: {error}")
-        return _unless_cut_short(reward, trajectory)
+            return self._zero_reward(f"scoring failed: {error}")
+        return _zero_unless_stopped(reward, trajectory)
 
-    def score_all(self, trajectories: Sequence[Trajectory]) -> list[Scored]:
-        """The rewards of many episodes; a judge is asked about them at once.
+    def score_all(self, trajectories: Sequence[Trajectory]) -> list[ScoredTrajectory]:
+        """The rewards of many trajectories, judged concurrently.
 
-        Where it does not answer, the episode's ending is an infrastructure error: its reward says
-        nothing about the agent.
+        If the judge does not answer, the trajectory's termination becomes an infrastructure error,
+        which excludes it from baselines and means.
         """
-        with ThreadPoolExecutor(JUDGED_AT_ONCE) as pool:  # threads wait for replies and no more
+        for trajectory in trajectories:
+            self._scorer(trajectory)  # created here and not by several threads at once
+        with ThreadPoolExecutor(JUDGE_THREADS) as pool:  # the threads only wait for replies
             verdicts = list(pool.map(self._verdict, trajectories))
         return [self._scored(*pair) for pair in zip(trajectories, verdicts, strict=True)]
 
     def _verdict(self, trajectory: Trajectory) -> Judgement | Reward | ModelCallError | None:
         try:
-            if _is_memory(trajectory):
+            if self._scorer(trajectory) is not None:
                 return self.score(trajectory)
             return self._judgement(trajectory, EvaluationType.ALL)
         except ModelCallError as error:
@@ -132,28 +149,30 @@ class RewardOracle:
 
     def _scored(
         self, trajectory: Trajectory, verdict: Judgement | Reward | ModelCallError | None
-    ) -> Scored:
+    ) -> ScoredTrajectory:
         if isinstance(verdict, Reward):
-            return Scored(trajectory, verdict)
+            return ScoredTrajectory(trajectory, verdict)
         if not isinstance(verdict, ModelCallError):
-            return Scored(trajectory, self._score(trajectory, EvaluationType.ALL, verdict))
-        lost = trajectory.model_copy(update={"termination": Termination.INFRASTRUCTURE_ERROR})
-        return Scored(lost, self._worthless(f"the judge did not answer: {verdict}"))
+            return ScoredTrajectory(
+                trajectory, self._score(trajectory, EvaluationType.ALL, verdict)
+            )
+        failed = trajectory.model_copy(update={"termination": Termination.INFRASTRUCTURE_ERROR})
+        return ScoredTrajectory(failed, self._zero_reward(f"the judge did not answer: {verdict}"))
 
-    def _worthless(self, reason: str) -> Reward:
+    def _zero_reward(self, reason: str) -> Reward:
         return Reward(value=0.0, basis=None, basis_name=self._basis_name, reason=reason)
 
     def _judgement(self, trajectory: Trajectory, evaluation: EvaluationType) -> Judgement | None:
-        """What a judge says, where there is one and the reward depends on it."""
+        """The judge's verdicts; None without a judge or if the reward does not depend on it."""
         criteria = trajectory.task.evaluation_criteria
         if self._judge is None or criteria is None or not criteria.nl_assertions:
             return None
         is_decisive = RewardType.NL_ASSERTION in self._basis(criteria, evaluation)
-        if not is_decisive or trajectory.termination not in SCORED:
+        if not is_decisive or trajectory.termination not in SCORED_TERMINATIONS:
             return None
         return self._judge.judge(trajectory.task, trajectory.messages)
 
-    def _composed(
+    def _evaluate_criteria(
         self,
         trajectory: Trajectory,
         criteria: EvaluationCriteria,
@@ -163,17 +182,17 @@ class RewardOracle:
         task, messages = trajectory.task, trajectory.messages
         domain = self._domains[task.domain]
         environment = replay(domain, task, messages, solo=trajectory.solo)
-        held = tuple(environment.holds(check) for check in criteria.env_assertions or ())
+        env_checks = tuple(environment.holds(check) for check in criteria.env_assertions or ())
         actions = check_actions(environment, task.gold_actions, trajectory.tool_calls)
-        told = check_communication(criteria, messages)
-        any_world = criteria.actions is None and criteria.env_assertions is None
-        goal, end = None if any_world else self._goal(domain, task), environment.state()
+        communicated = check_communication(criteria, messages)
+        has_goal = criteria.actions is not None or criteria.env_assertions is not None
+        goal, end = self._goal(domain, task) if has_goal else None, environment.state()
         basis = self._basis(criteria, evaluation)
         components = {
             RewardType.DB: float(goal is None or end == goal.end),
-            RewardType.ENV_ASSERTION: float(all(held)),
+            RewardType.ENV_ASSERTION: float(all(env_checks)),
             RewardType.ACTION: float(all(check.match for check in actions)),
-            RewardType.COMMUNICATE: float(all(told)),
+            RewardType.COMMUNICATE: float(all(communicated)),
         }
         if judgement is not None:
             components[RewardType.NL_ASSERTION] = float(all(judgement.met))
@@ -186,8 +205,8 @@ class RewardOracle:
             components=components,
             not_judged=tuple(part for part in basis if part not in components),
             action_checks=actions,
-            env_assertions=held,
-            communicate_checks=told,
+            env_assertions=env_checks,
+            communicate_checks=communicated,
             tool_accuracy=sum(check.match for check in actions) / len(actions) if actions else None,
             agreement=_agreement(goal, environment, end) if RewardType.DB in basis else None,
             judgement=judgement,
@@ -200,32 +219,27 @@ class RewardOracle:
         if evaluation is EvaluationType.ALL:
             return basis
         if evaluation is EvaluationType.ENV:
-            return tuple(part for part in basis if part in _WORLD)
-        return (_ALONE[evaluation],)
+            return tuple(part for part in basis if part in _ENVIRONMENT_COMPONENTS)
+        return (_SINGLE_COMPONENT[evaluation],)
 
-    def _goal(self, domain: Domain, task: Task) -> Goal:
+    def _goal(self, domain: Domain, task: Task) -> GoalState:
         key = (task.domain, task.id)
-        known = self._goals.get(key)
-        if known is not None and known[0] is task:
-            return known[1]
-        goal = goal_of(domain, task)
-        if len(self._goals) >= REMEMBERED_TASKS:
+        cached = self._goals.get(key)
+        if cached is not None and cached[0] is task:
+            return cached[1]
+        goal = goal_state(domain, task)
+        if len(self._goals) >= GOAL_CACHE_SIZE:
             self._goals.clear()
         self._goals[key] = (task, goal)
         return goal
 
 
-def _agreement(goal: Goal | None, environment: Environment, end: State) -> float:
+def _agreement(goal: GoalState | None, environment: Environment, end: State) -> float:
     return 1.0 if goal is None else goal.agreement(environment, end)
 
 
-def _is_memory(trajectory: Trajectory) -> bool:
-    criteria = trajectory.task.evaluation_criteria
-    return criteria is not None and RewardType.ANSWERS in criteria.reward_basis
-
-
-def _unless_cut_short(reward: Reward, trajectory: Trajectory) -> Reward:
-    if trajectory.termination in SCORED:
+def _zero_unless_stopped(reward: Reward, trajectory: Trajectory) -> Reward:
+    if trajectory.termination in SCORED_TERMINATIONS:
         return reward
     reason = f"the episode ended by {trajectory.termination}"
     steps = tuple(step.model_copy(update={"value": 0.0}) for step in reward.steps)
@@ -234,10 +248,10 @@ def _unless_cut_short(reward: Reward, trajectory: Trajectory) -> Reward:
 
 
 def judge_free(criteria: EvaluationCriteria) -> tuple[RewardType, ...]:
-    """A basis that needs no judge: COMMUNICATE stands in for natural-language assertions.
+    """The reward basis without a judge: COMMUNICATE replaces natural-language assertions.
 
-    In the current retail tasks the assertions either restate ``communicate_info`` or what the
-    database shows, so the stand-in counts only where a task has both.
+    In the current retail tasks the assertions restate either ``communicate_info`` or the database
+    state, so the replacement applies only to tasks with both.
     """
     kept = tuple(part for part in criteria.reward_basis if part is not RewardType.NL_ASSERTION)
     restated = bool(criteria.nl_assertions and criteria.communicate_info)

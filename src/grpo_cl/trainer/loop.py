@@ -1,117 +1,142 @@
-"""The loop: learn the domains of an order one after another, and measure all of them after each."""
+"""The training loop: train on the domains in order, evaluate all of them after each."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
-from grpo_cl.algorithms import CLAlgorithm, algorithm_for
-from grpo_cl.buffer import TrajectoryBuffer
+from grpo_cl.algorithms import CLAlgorithm, PolicyView, algorithm_for
 from grpo_cl.config import GRPOConfig
-from grpo_cl.evaluation import Play, evaluate
+from grpo_cl.envs.tasks import TaskDataLoader
+from grpo_cl.errors import ConfigError
+from grpo_cl.metrics.experiment_trackers import ExperimentTracker
+from grpo_cl.metrics.metrics_tracker import MetricsTracker
 from grpo_cl.metrics.rmatrix import BASE, Cell, Drift
-from grpo_cl.rewards import RewardOracle, Scored
-from grpo_cl.rollout import Actor, run_episodes
-from grpo_cl.tasks import TaskDataLoader
-from grpo_cl.trainer.cast import Cast
-from grpo_cl.trainer.effort import Effort
-from grpo_cl.trainer.interruption import STATUS, Interruption
-from grpo_cl.trainer.record import Position, RunRecord
-from grpo_cl.trainer.rollouts import (
-    Batch,
-    Credit,
-    collect,
-    collect_varied,
-    credit,
-    is_telling,
-    summary,
-    told_rewards,
-)
-from grpo_cl.types import SUCCESS, Task, TokenTrace, Trajectory, TrajectoryGroup
+from grpo_cl.rewards import ScoredTrajectory
+from grpo_cl.rewards.advantages import GroupAdvantages, compute_advantages, has_signal
+from grpo_cl.rollout import Actor, run_all
+from grpo_cl.rollout import play as play_episode
+from grpo_cl.runs.checkpoint_state import STATE
+from grpo_cl.runs.resume import run_of
+from grpo_cl.runs.settings import settings_in_force
+from grpo_cl.runs.state_files import restoring
+from grpo_cl.runs.trajectory_buffer import TrajectoryBuffer
+from grpo_cl.trainer.auxiliary_models import AuxiliaryModels
+from grpo_cl.trainer.collect import collect, summarize
+from grpo_cl.trainer.evaluate import Play, evaluate
+from grpo_cl.trainer.preflight import check_prompts, check_training, warn_of_limits
+from grpo_cl.trainer.process import Interruption, all_ranks, frozen_gc
+from grpo_cl.trainer.rollout_stats import RolloutStats
+from grpo_cl.trainer.run_log import Checkpoint, Position, RunLog
+from grpo_cl.types import Task, TokenTrace, Trajectory, TrajectoryGroup
 
 
-class Policy(Protocol):
-    """What the loop needs from a policy: act, learn, and be written down."""
+class Policy(PolicyView, Protocol):
+    """What the loop needs from a policy: sample, update, save."""
 
     @property
-    def is_main(self) -> bool:
-        """Whether this process writes files."""
+    def world_size(self) -> int:
+        """The number of ranks."""
+        ...
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether it has a ``model`` and a ``learner``; a policy of Mem-α's interface has none."""
         ...
 
     def actor(self, *, temperature: float) -> Actor:
-        """An actor that writes with today's weights."""
+        """An actor that samples with the current weights."""
         ...
 
     def frozen_actor(self, *, temperature: float) -> Actor:
-        """An actor that writes with the weights the run started from."""
+        """An actor that samples with the weights the run started from."""
+        ...
+
+    def sync_weights(self) -> None:
+        """Push the current weights to the inference backend and drop its KV cache."""
+        ...
+
+    def full_parameters(self) -> AbstractContextManager[None]:
+        """A context in which sharded weights are gathered, so that ranks sample on their own."""
         ...
 
     def update(
         self,
         groups: Sequence[TrajectoryGroup],
-        advantages: Sequence[Credit],
+        advantages: Sequence[GroupAdvantages],
         *,
         auxiliary: Callable[[Any], Any] | None,
         transform: Callable[[Sequence[tuple[str, Any]]], None] | None,
     ) -> dict[str, float]:
-        """Learn from groups and return what to log."""
+        """Update the weights on groups and return metrics."""
         ...
 
-    def spread(self, count: int, run: Callable[[Sequence[int]], Sequence[Any]]) -> list[Any]:
-        """``run`` over the numbers below ``count``, each by one process; all get all results."""
+    def map_over_ranks(
+        self, count: int, run: Callable[[Sequence[int]], Sequence[Any]]
+    ) -> list[Any]:
+        """``run`` over the indices below ``count``, divided among ranks; each rank gets all."""
+        ...
+
+    def any_rank(self, *, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
         ...
 
     def drift(self, domain: str, traces: Sequence[TokenTrace]) -> Drift | None:
-        """How far the policy is from earlier ones in a domain, if the run asks for it."""
+        """The distance from earlier policies on a domain's tokens; None unless configured."""
         ...
 
     def remember(self, domain: str) -> None:
-        """Be what the drift in a domain is measured from during the next stage."""
-        ...
-
-    def agree(self, *, flag: bool) -> bool:
-        """Whether any process says so."""
+        """Keep the current weights as the policy that the next stage's drift is measured from."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write a model that others can load."""
+        """Write a Hugging Face model directory."""
         ...
 
     def save_state(self, folder: Path) -> None:
-        """Write what an exact resume needs."""
+        """Write everything an exact resume needs."""
         ...
 
     def load_state(self, folder: Path) -> None:
-        """Go on from ``save_state``."""
+        """Restore what ``save_state`` wrote."""
         ...
 
 
 class GRPOTrainer:
-    """Learns the domains of ``config.task_order`` one after another."""
+    """Trains one policy on the domains of ``config.task_order``, one after another."""
 
-    def __init__(self, config: GRPOConfig, *, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        config: GRPOConfig,
+        *,
+        policy: Policy | None = None,
+        tasks: TaskDataLoader | None = None,
+        metrics: MetricsTracker | None = None,
+        trackers: Sequence[ExperimentTracker] = (),
+    ) -> None:
+        if config.resume_from is not None:
+            config = settings_in_force(config, run_of(config.resume_from))
         self.config = config
-        self.cast = Cast(config)
-        self.tasks = TaskDataLoader(config)
-        self.oracle = RewardOracle(
-            self.tasks.domains,
-            basis=config.reward.basis,
-            judge=self.cast.judge,
-            memory=self.cast.memory,
-        )
+        self.auxiliary_models = AuxiliaryModels(config)
+        self.tasks = tasks or TaskDataLoader(config)
+        self.oracle = self.auxiliary_models.oracle(self.tasks.domains)
         self.trajectory_buffer = TrajectoryBuffer(config)
         self._algorithm = algorithm_for(config)
-        self.policy = policy or _default_policy(config)
+        self.policy = policy or _default_policy(config, self.tasks)
         self._algorithm.bind(self)
         self.position = Position()
+        self._steps_before = 0
         self._interruption = Interruption()
-        self._effort = Effort()
-        self.record = RunRecord(config, self.tasks, is_main=self.policy.is_main)
+        self._stats = RolloutStats()
+        self.run_log = RunLog(
+            config, self.tasks, is_main=self.policy.is_main, metrics=metrics, trackers=trackers
+        )
 
     @property
     def cl_algorithm(self) -> CLAlgorithm:
-        """The algorithm that decides what is kept of earlier domains."""
+        """The continual-learning algorithm."""
         return self._algorithm
 
     @cl_algorithm.setter
@@ -120,178 +145,249 @@ class GRPOTrainer:
         algorithm.bind(self)
         self._algorithm = algorithm
 
-    def train(self) -> dict[str, Any]:
-        """Learn every domain in turn; before the first and after each, evaluate all of them."""
-        with self.record, self._interruption:
+    def train(self, *, until: Position | None = None) -> dict[str, Any]:
+        """Train on every domain in order; evaluate all of them before the first and after each.
+
+        With ``until`` the run stops at that position, after its checkpoint and before
+        ``post_task_hook``.
+        """
+        self._check()
+        with self.run_log, self._interruption, frozen_gc():
             self._begin()
-            if not self.record.has_row(BASE):
+            if not self.run_log.has_row(BASE):
                 self._evaluate_all(BASE)
             while self.position.stage < len(self.config.task_order):
                 domain = self.config.task_order[self.position.stage]
-                self._learn(domain)
+                self._train_stage(domain)
+                if self.position == until:
+                    return self.run_log.summary()
+                # After the checkpoint of the last step: another algorithm can continue from it.
+                self.cl_algorithm.post_task_hook(self, domain)
                 self._evaluate_all(domain)
                 with self.cl_algorithm.policy_for_evaluation(domain):
-                    self.record.close_stage(
+                    self.run_log.close_stage(
                         self.position.stage, self.policy, self.trajectory_buffer
                     )
+                self._steps_before = self.global_step
                 self.position = Position(stage=self.position.stage + 1)
                 self._save()
-            return self.record.finish()
+            return self.run_log.finish()
 
-    def _learn(self, domain: str) -> None:
+    def _check(self) -> None:
+        """Refuse what cannot be trained, before anything is written."""
+        check_training(self.config, self.tasks)
+        if self.config.resume_from is not None and self.config.fork is None:
+            return
+        if self.policy.is_main:
+            warn_of_limits(self.config, self.tasks)
+        if self.policy.is_language_model:
+            tasks = [t for name in self.config.task_order for t in self.tasks.train_tasks(name)]
+            model = self.policy.model
+            check_prompts(tasks, model.chat, model.context, self.tasks)
+
+    def _train_stage(self, domain: str) -> None:
+        self.run_log.begin_stage(self.position.stage, len(self.tasks.train_tasks(domain)))
         if self.position.step == 0:
             self.cl_algorithm.before_task(domain)
         while self.position.step < self.config.num_steps_per_task:
-            numbers = self.train_step(domain)
-            self.record.log_step(self.position, numbers)
+            metrics = self.train_step(domain)
+            self.run_log.log_step(self.position, metrics)
             self.position = self.position._replace(step=self.position.step + 1)
-            if self.config.eval_interval and self.position.step % self.config.eval_interval == 0:
-                self._evaluate_learned()
-            is_ending = self.policy.agree(flag=self._interruption.is_asked)
-            is_spent = self.policy.agree(flag=not self.cast.covers_another_step())
-            if is_ending or is_spent or self.record.is_due(self.position):
+            if self._is_evaluated_within_stage():
+                self._evaluate_seen()
+            is_ending = self.policy.any_rank(flag=self._interruption.is_requested)
+            is_spent = self.policy.any_rank(flag=not self.auxiliary_models.covers_another_step())
+            if is_ending or is_spent or self.run_log.is_due(self.position):
                 self._save()
             if is_ending:
-                raise SystemExit(STATUS)
+                self._end(f"saved after {self.global_step} steps")
             if is_spent:
-                self.cast.end()
-        # After the checkpoint of the last step: another algorithm can go on from that one.
-        self.cl_algorithm.post_task_hook(self, domain)
+                self.auxiliary_models.end()
 
     def train_step(self, domain: str) -> dict[str, float]:
-        """Tasks, episodes, rewards, advantages, update."""
+        """One GRPO step: tasks, rollouts, rewards, advantages, update."""
         started = time.monotonic()
-        new_tasks = self.tasks.next_batch(domain, self.config.tasks_per_step)
+        self.run_log.begin_step(self.position)
+        new_tasks = self.tasks.next_batch(domain, self._tasks_per_step)
         tasks = self.cl_algorithm.augment_batch(new_tasks, domain)
-        batch = self._collect(tasks, domain)
+        play = self._player(temperature=self.config.temperature)
+        self.policy.sync_weights()
+        batch = collect(
+            tasks, domain, loader=self.tasks, play=play, config=self.config, step=self.global_step
+        )
         groups = self.cl_algorithm.augment_rollouts(batch.groups, domain)
         rollout_s = time.monotonic() - started
-        shaped = [(g, self.cl_algorithm.shape_rewards(g, g.training_rewards)) for g in groups]
-        credited = [(group, credit(group, rewards, self.config)) for group, rewards in shaped]
-        learned = [(group, given) for group, given in credited if is_telling(given)]
-        numbers = self.policy.update(
-            [group for group, _ in learned],
-            [given for _, given in learned],
+        advantages = [
+            compute_advantages(
+                group,
+                self.cl_algorithm.shape_rewards(group, group.training_rewards),
+                self.config,
+            )
+            for group in groups
+        ]
+        varied = [index for index, given in enumerate(advantages) if has_signal(given)]
+        metrics = self.policy.update(
+            [groups[index] for index in varied],
+            [advantages[index] for index in varied],
             auxiliary=self.cl_algorithm.auxiliary_loss,
             transform=self.cl_algorithm.transform_gradients,
         )
-        for group in groups:
-            self.trajectory_buffer.add(group, step=self._global_step)
-        self.record.keep(groups, self._global_step)
+        for group, given in zip(groups, advantages, strict=True):
+            self.trajectory_buffer.add(group, self.global_step, given)
+        self.run_log.log_episodes(groups, self.global_step)
         self.cl_algorithm.post_step_hook(self, domain)
         return {
-            **numbers,
+            **metrics,
             **self.cl_algorithm.telemetry(),
-            **summary(batch, num_flat=len(groups) - len(learned)),
-            **self._effort.take(),
+            **summarize(batch, num_flat=len(groups) - len(varied)),
+            **self._stats.take(),
             "rollout_s": rollout_s,
             "step_s": time.monotonic() - started,
         }
 
     def evaluate_task(self, domain: str) -> Cell:
-        """Measure the current policy on the evaluation tasks of ``domain``."""
+        """Evaluate the current policy on the evaluation tasks of ``domain``."""
         sampled = self.config.evaluation.is_sampled
-        actor = self.policy.actor(temperature=self.config.temperature if sampled else 0.0)
+        play = self._player(temperature=self.config.temperature if sampled else 0.0)
         tasks = self.tasks.evaluation_tasks(domain)
-        play, compare = self._player(actor), partial(self.policy.drift, domain)
         with self.cl_algorithm.policy_for_evaluation(domain):
-            return evaluate(play, tasks, self._score, self.config, compare=compare)
+            self.policy.sync_weights()  # inside: an algorithm may evaluate with other weights
+            drift = partial(self.policy.drift, domain)
+            keep = partial(self.run_log.hold_episodes, domain)
+            return evaluate(play, tasks, self.config, measure_drift=drift, keep=keep)
 
     @property
-    def _global_step(self) -> int:
-        return self.position.stage * self.config.num_steps_per_task + self.position.step
+    def global_step(self) -> int:
+        """The number of updates before this one, over all stages."""
+        return self._steps_before + self.position.step
 
-    def _collect(self, tasks: Sequence[Task], domain: str) -> Batch:
-        play = self._player(self.policy.actor(temperature=self.config.temperature))
+    @property
+    def _tasks_per_step(self) -> int:
+        return self.config.tasks_per_step(world_size=self.policy.world_size)
 
-        def collect_groups(tasks: Sequence[Task], attempt: int) -> list[TrajectoryGroup]:
-            label = f"step/{self._global_step}/{attempt}"
-            groups = collect(tasks, play=play, score=self._score, config=self.config, label=label)
-            for group in groups:  # also those that others take the place of
-                self._observe(group)
-            return groups
+    def _player(self, *, temperature: float) -> Play:
+        """Plays and scores episodes of the policy, divided among ranks."""
+        actor = self.policy.actor(temperature=temperature)
+        users = self.auxiliary_models.users(self.policy)
 
-        return collect_varied(
-            tasks, lambda count: self.tasks.next_batch(domain, count), collect_groups, self.config
-        )
+        async def one(task: Task, seed: int) -> Trajectory:
+            domain, rollout = self.tasks.domains[task.domain], self.config.rollout
+            trajectory = await play_episode(actor, domain, task, rollout, seed=seed, models=users)
+            self.run_log.episode_ended()
+            return trajectory
 
-    def _player(self, actor: Actor) -> Play:
-        models = self.cast.users(self.policy)
+        def play(tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredTrajectory]:
+            def run(indices: Sequence[int]) -> list[Trajectory]:
+                self.run_log.begin_episodes(len(indices))
+                return run_all(one(tasks[index], seeds[index]) for index in indices)
 
-        def play(tasks: Sequence[Task], seeds: Sequence[int]) -> list[Trajectory]:
-            def run(places: Sequence[int]) -> list[Trajectory]:
-                return run_episodes(
-                    actor,
-                    self.tasks.domains,
-                    [tasks[place] for place in places],
-                    self.config.rollout,
-                    seeds=[seeds[place] for place in places],
-                    models=models,
-                )
-
-            with self._effort.timed():
-                played = self.policy.spread(len(tasks), run)
-            self._effort.add(played)
-            return played
+            with self._stats.timed(), self.policy.full_parameters():
+                trajectories = self.policy.map_over_ranks(len(tasks), run)
+            self._stats.add(trajectories)
+            return self._score(trajectories)
 
         return play
 
-    def _score(self, played: Sequence[Trajectory]) -> list[Scored]:
-        if not self.cast.is_paid_to_score:
-            return self.oracle.score_all(played)
-        # Every process must see the same verdicts, and each of them is paid for once.
-        return self.policy.spread(
-            len(played), lambda places: self.oracle.score_all([played[place] for place in places])
+    def _score(self, trajectories: Sequence[Trajectory]) -> list[ScoredTrajectory]:
+        if not self.oracle.calls_models:
+            return self.oracle.score_all(trajectories)
+        # Model-based verdicts are paid for once, and every rank must see the same ones.
+        return self.policy.map_over_ranks(
+            len(trajectories),
+            lambda indices: self.oracle.score_all([trajectories[index] for index in indices]),
         )
 
-    def _observe(self, group: TrajectoryGroup) -> None:
-        if group.task.domain in self.tasks.domains:
-            known = told_rewards(group, [reward.value for reward in group.rewards])
-            successes = sum(value >= SUCCESS for value in known)
-            self.tasks.observe(group.task, successes=successes, trials=len(known))
+    def _is_evaluated_within_stage(self) -> bool:
+        interval, step = self.config.eval_interval, self.position.step
+        # At the end of a stage all domains are evaluated anyway.
+        return bool(interval) and step % interval == 0 and step < self.config.num_steps_per_task
 
-    def _evaluate_learned(self) -> None:
-        """Measure within a stage what it learns and what it may do to the domains before it."""
+    def _evaluate_seen(self) -> None:
+        """Within a stage, evaluate the domains seen so far."""
         for domain in self.config.task_order[: self.position.stage + 1]:
+            self.run_log.begin_evaluation(self.position, domain)
             cell = self.evaluate_task(domain)
-            self.record.log_evaluation(self.position, domain, cell, self._effort.take())
+            self.run_log.log_evaluation(self.position, domain, cell, self._stats.take())
 
     def _evaluate_all(self, after: str) -> None:
+        """Fill one row of the R-matrix."""
         for domain in self.config.task_order:
+            if self.policy.any_rank(flag=self._interruption.is_requested):
+                self._end("in an evaluation that the resumed run makes again")
+            self.run_log.begin_evaluation(self.position, domain, after=after)
             cell = self.evaluate_task(domain)
-            self.record.log_cell(self.position, (after, domain), cell, self._effort.take())
+            self.run_log.log_cell(self.position, (after, domain), cell, self._stats.take())
             with self.cl_algorithm.policy_for_evaluation(domain):
                 self.policy.remember(domain)
-        self.record.log_row(self.position, self.trajectory_buffer.get_statistics())
+        self.run_log.log_row(self.position, self.trajectory_buffer.get_statistics())
 
     def _begin(self) -> None:
-        found = self.record.begin()
+        """Start a new run, or restore the checkpoint that ``config.resume_from`` names."""
+        with all_ranks(self.policy.any_rank):
+            checkpoint = self.run_log.find()
+            if checkpoint is not None:
+                self._restore(checkpoint)
+        self.run_log.begin(checkpoint)  # everything is loaded: from here on files change
         if self.policy.is_main:
-            self.cast.open_ledger(self.record.run.root)
-        if found is None:
-            return
-        state: Mapping[str, Any] = found.state
+            self.auxiliary_models.open_ledger(self.run_log.run.root)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        state: Mapping[str, Any] = checkpoint.state
+        self._require_same_batch(checkpoint)
         self.position = Position(**state["position"])
-        self.tasks.load_state_dict(state["tasks"])
-        self.trajectory_buffer.load(found.files.trajectories)
-        is_branch = state["algorithm"] is None  # of another run; its algorithm begins here
-        if not is_branch:
-            self.cl_algorithm.load_state_dict(state["algorithm"])
-        self.policy.load_state(found.files.policy_dir)
-        if not is_branch:
-            self.cl_algorithm.load_state(found.files.algorithm_dir)
+        self._steps_before = state["global_step"] - self.position.step
+        with restoring(checkpoint.files.state, STATE):
+            self.tasks.load_state_dict(state["tasks"])
+        self.trajectory_buffer.load(checkpoint.files.trajectories)
+        # A fork of a run with another algorithm has no algorithm state: its algorithm begins here.
+        is_fork = state["algorithm"] is None
+        if not is_fork:
+            with restoring(checkpoint.files.state, STATE):
+                self.cl_algorithm.load_state_dict(state["algorithm"])
+        self.policy.load_state(checkpoint.files.policy_dir)
+        if not is_fork:
+            self.cl_algorithm.load_state(checkpoint.files.algorithm_dir)
+        elif self.position.step == 0 and self.position.stage > 0:
+            # Its view of the stage that ended at the checkpoint, such as the Fisher information.
+            self.cl_algorithm.post_task_hook(self, self.config.task_order[self.position.stage - 1])
+
+    def _require_same_batch(self, checkpoint: Checkpoint) -> None:
+        """Refuse a number of ranks that would change the tasks of a step within a run."""
+        before, now, config = checkpoint.state["tasks_per_step"], self._tasks_per_step, self.config
+        if before is not None and before != now:
+            raise ConfigError(
+                f"a step of this run has {before} tasks, and batch_size_per_gpu "
+                f"{config.batch_size_per_gpu} × gradient_accumulation_steps "
+                f"{config.gradient_accumulation_steps} × {self.policy.world_size} ranks make "
+                f"{now}; start as many ranks as before, or change batch_size_per_gpu or "
+                f"gradient_accumulation_steps so that they make {before}"
+            )
+
+    def _end(self, state: str) -> NoReturn:
+        self._interruption.end(state, f"grpo-cl train --resume_from {self.run_log.run.root}")
 
     def _save(self) -> None:
         state = {
             "position": self.position._asdict(),
+            "tasks_per_step": self._tasks_per_step,
             "tasks": self.tasks.state_dict(),
             "algorithm": self.cl_algorithm.state_dict(),
         }
         parts = (self.policy.save_state, self.cl_algorithm.save_state)
-        self.record.save(self._global_step, state, parts, self.trajectory_buffer)
+        self.run_log.save(self.global_step, state, parts, self.trajectory_buffer)
 
 
-def _default_policy(config: GRPOConfig) -> Policy:
-    from grpo_cl.policy.runtime import PolicyRuntime  # noqa: PLC0415  # torch is slow to import
+def _default_policy(config: GRPOConfig, tasks: TaskDataLoader) -> Policy:
+    """The policy of a run whose evaluation prompts it can read."""
+    for domain in config.task_order:
+        tasks.require_evaluation_tasks(domain)
+    evaluated = [task for domain in config.task_order for task in tasks.evaluation_tasks(domain)]
+    # torch is slow to import
+    from grpo_cl.policy.model.policy_model import PromptFormat  # noqa: PLC0415
+    from grpo_cl.policy.runtime import PolicyRuntime  # noqa: PLC0415
 
-    return PolicyRuntime(config)
+    prompts = PromptFormat.load(config)
+    check_prompts(evaluated, prompts.chat, prompts.context, tasks)  # before weights are loaded
+    policy = PolicyRuntime(config)
+    policy.model.chat = prompts.chat  # encodes these prompts once
+    return policy

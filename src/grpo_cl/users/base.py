@@ -1,43 +1,38 @@
-"""What talks to the agent: one object per episode, asked for one message at a time."""
+"""The user's side of an episode: one object per episode that returns one message at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
-from grpo_cl.transcripts import ModelCall
-from grpo_cl.types import Message
-
-STOP = "###STOP###"
-"""The user has what they came for, or has given up."""
+from grpo_cl.envs.base import STOP as STOP
+from grpo_cl.types import Message, ModelCall
 
 TRANSFER = "###TRANSFER###"
-"""The agent has handed the user over to a person."""
+"""The agent has transferred the user to a human."""
 
 OUT_OF_SCOPE = "###OUT-OF-SCOPE###"
-"""The scenario does not say enough to go on."""
+"""The scenario does not say how to continue."""
 
 STOP_TOKENS = (STOP, TRANSFER, OUT_OF_SCOPE)
-"""Any of these in a user's text ends the episode."""
+"""Each of these in a user's text ends the episode."""
+
+USER_CALL_PREFIX = "user_call"
+"""Prefix of the ids of the user's tool calls."""
 
 
 class User(ABC):
-    """The other side of one conversation."""
-
-    is_stream: ClassVar[bool] = False
-    """Whether it opens the episode, speaks after every message of the agent, whatever that was, and
-    ends the episode by itself."""
+    """The user of one episode."""
 
     @property
     def model_calls(self) -> Sequence[ModelCall]:
-        """What models were asked on the user's behalf; nothing where none plays a part."""
+        """The model calls that the user has made; empty for a user without a model."""
         return ()
 
     @abstractmethod
     async def respond(self, messages: Sequence[Message]) -> Message:
         """The user's next message: text, or tool calls with requestor ``user``, never both.
 
-        ``messages`` is what the user sees: the agent's texts (role ``assistant``),
-        the user's own messages, and the results of the user's own tool calls (role ``tool``).
+        ``messages`` are those visible to the user: the agent's texts (role ``assistant``), the
+        user's own messages, and the results of the user's own tool calls (role ``tool``).
         """
 
 

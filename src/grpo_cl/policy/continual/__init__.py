@@ -1,1 +1,1 @@
-"""What continual-learning algorithms do with tensors; each module is one mechanism."""
+"""Tensor operations of continual-learning algorithms, one mechanism per module."""

@@ -1,6 +1,6 @@
-"""Low-rank adapters: new ones, and earlier ones that stay under the one that learns.
+"""LoRA adapters of successive domains: new ones, and a stack of frozen ones.
 
-Shapes: R rank of a new adapter, P rank of an earlier one, D inputs of a layer.
+Shapes: R rank of the trained adapter, P rank of a frozen one, D inputs of a layer.
 """
 
 import copy
@@ -14,115 +14,116 @@ from peft import LoraConfig, PeftModel
 from torch import Tensor
 
 from grpo_cl.errors import ConfigError
-from grpo_cl.policy.continual.shelf import kept
 from grpo_cl.policy.continual.tensors import Tensors, load_tensors, save_tensors
-from grpo_cl.policy.learner import Learner
-from grpo_cl.policy.reference import placed, restore
+from grpo_cl.policy.learner.learner import Learner
+from grpo_cl.policy.model.weights import WeightSnapshot, restore, shard_like
 
-LEARNING = "default"
-"""What peft calls the adapter that learns."""
-INNER, OUTER = f".lora_A.{LEARNING}.", f".lora_B.{LEARNING}."
-"""In the names of the two factors; a layer adds ``OUTER @ INNER`` to its weight."""
+TRAINED = "default"
+"""The name of the trained adapter in peft."""
+LORA_A, LORA_B = f".lora_A.{TRAINED}.", f".lora_B.{TRAINED}."
+"""Parts of the names of the two factors; a layer adds ``B @ A`` to its weight."""
 
 
 def require_adapter(learner: Learner, algorithm: str) -> None:
-    """Refuse a policy of which more, or something else, learns than adapters of linear layers."""
-    others = [name for name in learner.weights() if INNER not in name and OUTER not in name]
+    """Refuse a policy with trainable weights other than LoRA factors of linear layers."""
+    others = [name for name in learner.weights() if LORA_A not in name and LORA_B not in name]
     if others:
         raise ConfigError(
-            f"{algorithm} gives every domain an adapter, and here {others[0]!r} learns too; "
+            f"{algorithm} trains one LoRA adapter per domain, but {others[0]!r} is trainable too; "
             "set lora.r to 8 or more, with linear layers only in lora.targets"
         )
 
 
-def is_new(weights: Mapping[str, Tensor]) -> bool:
-    """Whether an adapter changes nothing yet."""
-    return not any(bool(weight.any()) for name, weight in weights.items() if OUTER in name)
+def is_untrained(weights: Mapping[str, Tensor]) -> bool:
+    """Whether an adapter adds nothing yet: all B factors are zero."""
+    return not any(bool(weight.any()) for name, weight in weights.items() if LORA_B in name)
 
 
 def new_adapter(like: Mapping[str, Tensor], seed: int) -> Tensors:
-    """An adapter that changes nothing yet, drawn the way peft draws one."""
-    chance = torch.Generator().manual_seed(seed)
-    made: Tensors = {}
+    """A new adapter with B = 0 and A drawn as peft draws it."""
+    generator = torch.Generator().manual_seed(seed)
+    adapter: Tensors = {}
     for name, weight in like.items():
-        drawn = torch.zeros(weight.shape)
-        if INNER in name:
+        initial = torch.zeros(weight.shape)
+        if LORA_A in name:
             bound = 1 / math.sqrt(weight.shape[1])
-            drawn.uniform_(-bound, bound, generator=chance)
-        made[name] = placed(drawn, weight)
-    return made
+            initial.uniform_(-bound, bound, generator=generator)
+        adapter[name] = shard_like(initial, weight)
+    return adapter
 
 
 class AdapterStack:
-    """Adapters of earlier domains, frozen, each adding its part to every pass.
+    """Frozen adapters of earlier domains, which every forward pass adds to the trained one.
 
-    They are not merged into the model: a bfloat16 weight would round most of what was learned away
-    (docs/algorithms.md), and the model without adapters stays the reference.
+    They are not merged into the model: rounding to bfloat16 would lose most of what was learned
+    (docs/algorithms.md), and the model without adapters remains the KL reference.
     """
 
     def __init__(self, learner: Learner) -> None:
         assert isinstance(learner.policy.module, PeftModel)
         self._learner = learner
         self._module = learner.policy.module
-        self._layers: list[Tensors] = []
+        self._adapters: list[Tensors] = []
 
     def __len__(self) -> int:
-        return len(self._layers)
+        return len(self._adapters)
 
     def push(self) -> None:
-        """Freeze a copy of the adapter that learns."""
-        self._add(kept(self._learner.weights()))
+        """Freeze a copy of the trained adapter."""
+        self._add(WeightSnapshot.take(self._learner, on_cpu=True).tensors)
 
     def overlap(self) -> Tensor:
-        """How much of what earlier adapters read the one that learns reads too.
+        """The orthogonality loss of O-LoRA.
 
-        The mean of the absolute entries of A_old A_newᵀ, [P, R], summed over layers and earlier
+        The sum of the absolute entries of A_frozen A_trainedᵀ, [P, R], over layers and frozen
         adapters.
         """
         parts: list[Tensor] = []
         parameters = dict(self._module.named_parameters())
-        for name, inner_RD in self._learner.policy.trainable():
-            if INNER in name:
+        for name, trained_RD in self._learner.policy.trainable():
+            if LORA_A in name:
                 for number in range(len(self)):
-                    old_PD = parameters[_renamed(name, number)]
-                    parts.append((old_PD.detach() @ inner_RD.T).abs().mean())
+                    frozen_PD = parameters[_frozen_parameter(name, number)]
+                    parts.append((frozen_PD.detach() @ trained_RD.T).abs().sum())
         return torch.stack(parts).sum()
 
     def save(self, folder: Path) -> None:
         """Write the frozen adapters."""
         flat = {
             f"{number}/{name}": weight
-            for number, layer in enumerate(self._layers)
-            for name, weight in layer.items()
+            for number, adapter in enumerate(self._adapters)
+            for name, weight in adapter.items()
         }
         save_tensors(folder, flat, is_main=self._learner.ranks.is_main)
 
-    def read(self, folder: Path) -> None:
-        """Go on from ``save``, with nothing frozen so far."""
-        layers: dict[int, Tensors] = {}
+    def load(self, folder: Path) -> None:
+        """Restore the adapters that ``save`` wrote, on an empty stack."""
+        adapters: dict[int, Tensors] = {}
         for full_name, weight in load_tensors(folder).items():
             number, _, name = full_name.partition("/")
-            layers.setdefault(int(number), {})[name] = weight
-        for number in sorted(layers):
-            self._add(layers[number])
+            adapters.setdefault(int(number), {})[name] = weight
+        for number in sorted(adapters):
+            self._add(adapters[number])
 
-    def _add(self, layer: Tensors) -> None:
+    def _add(self, adapter: Tensors) -> None:
         number = len(self)
-        settings = copy.deepcopy(cast(LoraConfig, self._module.peft_config[LEARNING]))
+        settings = copy.deepcopy(cast(LoraConfig, self._module.peft_config[TRAINED]))
         settings.lora_dropout = 0.0
         with torch.random.fork_rng(devices=[]):  # peft draws weights, which are then replaced
-            cast(Any, self._module).add_adapter(_name(number), settings)
-        restore(self._module, {_renamed(name, number): weight for name, weight in layer.items()})
-        self._layers.append(layer)
-        frozen = [_name(place) for place in range(len(self))]
-        # The sum begins with the oldest, so a new adapter of zeros changes not one bit.
-        cast(Any, self._module.base_model).set_adapter([*frozen, LEARNING])
+            cast(Any, self._module).add_adapter(_frozen_name(number), settings)
+        weights = {_frozen_parameter(name, number): weight for name, weight in adapter.items()}
+        restore(self._module, weights)
+        self._adapters.append(adapter)
+        frozen = [_frozen_name(position) for position in range(len(self))]
+        # The sum starts with the oldest, so that a new adapter of zeros changes no bit.
+        cast(Any, self._module.base_model).set_adapter([*frozen, TRAINED])
         self._module.set_requires_grad(frozen, requires_grad=False)
 
 
-def _name(number: int) -> str:
+def _frozen_name(number: int) -> str:
     return f"earlier_{number}"
 
 
-def _renamed(name: str, number: int) -> str:
-    return name.replace(f".{LEARNING}.", f".{_name(number)}.")
+def _frozen_parameter(name: str, number: int) -> str:
+    """The name that a parameter of the trained adapter has in a frozen one."""
+    return name.replace(f".{TRAINED}.", f".{_frozen_name(number)}.")

@@ -1,7 +1,4 @@
-"""One policy made of several, weight by weight.
-
-Formulas in docs/algorithms.md.
-"""
+"""Model merging: interpolation, task arithmetic and TIES. Formulas in docs/algorithms.md."""
 
 import math
 import struct
@@ -10,72 +7,75 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from grpo_cl.policy.continual.tensors import Tensors, inner
+from grpo_cl.policy.continual.tensors import Tensors, inner_product
 
 Weights = Mapping[str, Tensor]
 
-LARGEST = 0x7F7FFFFF
-"""The bits of the largest float32; those of positive numbers are ordered as the numbers are."""
+MAX_FLOAT32_BITS = 0x7F7FFFFF
+"""The bits of the largest float32; positive floats are ordered as their bits are."""
 
 
-def interpolated(some: Weights, others: Weights, share: float) -> Tensors:
-    """``share`` of ``others`` and the rest of ``some``; exactly one of them at 0 and at 1."""
-    return {name: torch.lerp(some[name], other, share) for name, other in others.items()}
+def interpolate(start: Weights, end: Weights, fraction: float) -> Tensors:
+    """The point ``fraction`` of the way from ``start`` to ``end``; exact at 0 and at 1."""
+    return {name: torch.lerp(start[name], weight, fraction) for name, weight in end.items()}
 
 
-def task_vector(start: Weights, learned: Weights) -> Tensors:
-    """What learning added to ``start``."""
-    return {name: weight - start[name] for name, weight in learned.items()}
+def task_vector(initial: Weights, trained: Weights) -> Tensors:
+    """The difference of trained and initial weights."""
+    return {name: weight - initial[name] for name, weight in trained.items()}
 
 
-def summed(start: Weights, vectors: Sequence[Weights], scale: float) -> Tensors:
-    """``start`` and ``scale`` times every vector (task arithmetic, arXiv:2212.04089)."""
+def add_task_vectors(initial: Weights, vectors: Sequence[Weights], scale: float) -> Tensors:
+    """``initial`` plus ``scale`` times the sum of the vectors (arXiv:2212.04089)."""
     return {
         name: weight + scale * torch.stack([vector[name] for vector in vectors]).sum(0)
-        for name, weight in start.items()
+        for name, weight in initial.items()
     }
 
 
-def elected(start: Weights, vectors: Sequence[Weights], *, keep: float, scale: float) -> Tensors:
-    """``start`` and ``scale`` times what the vectors agree on (TIES, arXiv:2306.01708).
+def ties_merge(
+    initial: Weights, vectors: Sequence[Weights], *, keep: float, scale: float
+) -> Tensors:
+    """``initial`` plus ``scale`` times the TIES merge of the vectors (arXiv:2306.01708).
 
-    Of each vector the ``keep`` largest share counts. In each place the sign with the larger sum
-    wins, and those of that sign are averaged.
+    Trim: only the ``keep`` largest fraction of each vector counts. Elect: per entry, the sign with
+    the larger sum. Merge: the mean of the trimmed entries of that sign.
     """
-    limits = [_limit(vector, keep) for vector in vectors]
+    thresholds = [_magnitude_threshold(vector, keep) for vector in vectors]
     merged: Tensors = {}
-    for name, weight in start.items():
-        pairs = zip(vectors, limits, strict=True)
+    for name, weight in initial.items():
+        pairs = zip(vectors, thresholds, strict=True)
         trimmed = torch.stack([v[name] * (v[name].abs() >= limit) for v, limit in pairs])
-        agrees = trimmed.sign() == trimmed.sum(0).sign()
-        total = (trimmed * agrees).sum(0)
-        count = (agrees & (trimmed != 0)).sum(0)
+        has_elected_sign = trimmed.sign() == trimmed.sum(0).sign()
+        total = (trimmed * has_elected_sign).sum(0)
+        count = (has_elected_sign & (trimmed != 0)).sum(0)
         merged[name] = weight + scale * total / count.clamp(min=1)
     return merged
 
 
-def distance(some: Weights, others: Weights) -> float:
-    """The length of the difference of two policies."""
-    difference = task_vector(some, others)
-    return math.sqrt(inner(difference, difference))
+def weight_distance(left: Weights, right: Weights) -> float:
+    """The Euclidean distance of two sets of weights."""
+    difference = task_vector(left, right)
+    return math.sqrt(inner_product(difference, difference))
 
 
-def _limit(vector: Weights, share: float) -> float:
-    """The smallest size among the ``share`` largest entries.
+def _magnitude_threshold(vector: Weights, fraction: float) -> float:
+    """The smallest magnitude among the ``fraction`` largest entries.
 
     Found by bisection over the bits of float32: sorting would need a second copy of all weights.
     """
-    wanted = max(1, round(share * sum(weight.numel() for weight in vector.values())))
-    low, high = 0, LARGEST
+    wanted_count = max(1, round(fraction * sum(weight.numel() for weight in vector.values())))
+    low, high = 0, MAX_FLOAT32_BITS
     while low < high:
         middle = (low + high + 1) // 2
-        size = _float(middle)
-        if sum(int((weight.abs() >= size).sum()) for weight in vector.values()) >= wanted:
+        threshold = _float_of_bits(middle)
+        count = sum(int((weight.abs() >= threshold).sum()) for weight in vector.values())
+        if count >= wanted_count:
             low = middle
         else:
             high = middle - 1
-    return _float(low)
+    return _float_of_bits(low)
 
 
-def _float(bits: int) -> float:
+def _float_of_bits(bits: int) -> float:
     return struct.unpack("<f", struct.pack("<I", bits))[0]

@@ -1,0 +1,161 @@
+"""The leaderboard: a Markdown page made from submissions alone."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
+
+from grpo_cl.campaigns.submission import Submission, SubmittedRun
+from grpo_cl.errors import ConfigError
+from grpo_cl.metrics.bootstrap import Score
+from grpo_cl.metrics.comparisons import score_interval
+from grpo_cl.metrics.continual import (
+    average_performance,
+    backward_transfer,
+    forgetting,
+    forward_transfer,
+)
+from grpo_cl.metrics.floors import FLOORS, without_floor_tasks
+from grpo_cl.metrics.rmatrix import RMatrix
+from grpo_cl.metrics.statistics import Interval
+
+_SCORES: dict[str, Score] = {
+    "average performance": average_performance,
+    "backward transfer": backward_transfer,
+    "forgetting": forgetting,
+    "forward transfer": forward_transfer,
+}
+Benchmark = tuple[tuple[str, str], ...]
+"""What is equal in all rows of a table: domains in their order with their evaluation tasks, and
+trials."""
+_INTRODUCTION = """\
+# Leaderboard
+
+Made from the files in `docs/leaderboard` by `grpo-cl leaderboard docs/leaderboard/*.json --out
+docs/leaderboard.md`; do not edit it. `grpo-cl submit RUN` writes such a file, and `grpo-cl
+verify-submission FILE [RUN]` computes its results again: [campaigns.md](campaigns.md#leaderboard).
+
+Scores are those of [metrics.md](metrics.md), comparable within a table only: all its runs were
+evaluated on the same tasks. In brackets: 95 % confidence intervals, over seeds for several runs,
+over tasks and trials for one, which then do not cover the variance between seeds. A *floor* is the
+score of a policy without skill; *other tasks* is the average performance on the tasks that none of
+these policies solves."""
+
+
+class _Row(NamedTuple):
+    """The runs of one method of a submission on one benchmark; they differ in their seeds."""
+
+    submission: str
+    method: str
+    benchmark: Benchmark
+    runs: Sequence[SubmittedRun]
+
+
+def leaderboard(submissions: Sequence[Submission]) -> str:
+    """The page, with one table for each set of evaluation tasks; the best average comes first."""
+    if not submissions:
+        raise ConfigError("a leaderboard needs a submission; `grpo-cl submit RUN` writes one")
+    names = [submission.name for submission in submissions]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two submissions are called {name!r}; give each its own --name")
+    tables: dict[Benchmark, list[str]] = {}
+    ranked = sorted(_rows(submissions), key=lambda row: (-(_average(row.runs) or 0.0), row[:2]))
+    for row in ranked:
+        tables.setdefault(row.benchmark, _head(row.runs[0])).append(_line(row))
+    return "\n\n".join([_INTRODUCTION, *("\n".join(lines) for lines in tables.values())]) + "\n"
+
+
+def _rows(submissions: Sequence[Submission]) -> list[_Row]:
+    """One row for each method of a submission and each benchmark that it was run on."""
+    found: dict[tuple[str, str, Benchmark], list[SubmittedRun]] = {}
+    for submission in submissions:
+        for run in submission.runs:
+            found.setdefault((submission.name, run.label, _benchmark(run)), []).append(run)
+    return [_Row(*key, runs) for key, runs in found.items()]
+
+
+def _benchmark(run: SubmittedRun) -> Benchmark:
+    cells = [cell for row in run.r_matrix.rows for cell in row.cells.values()]
+    trials = str(max((n for cell in cells for _, n in cell.tasks.values()), default=0))
+    tasks = [(domain, run.task_fingerprints.get(domain, "")) for domain in run.r_matrix.domains]
+    return (*tasks, ("trials", trials))
+
+
+def _head(run: SubmittedRun) -> list[str]:
+    order = " → ".join(run.r_matrix.domains)
+    releases = run.environment.get("task_releases") or {}
+    cells = run.r_matrix.rows[-1].cells
+    tasks = "; ".join(
+        f"{domain}: {len(cells[domain].tasks)} tasks, {releases.get(domain)}, "
+        f"`{run.task_fingerprints.get(domain, '')[:12]}`"
+        for domain in run.r_matrix.domains
+        if domain in cells
+    )
+    columns = ("submission", "method", "policy", "seeds", *_SCORES, "other tasks", "episodes")
+    return [
+        f"## {order}",
+        "",
+        f"{tasks}.",
+        "",
+        *_floor_lines(run.r_matrix),
+        f"| {' | '.join(columns)} |",
+        f"|{'---|' * len(columns)}",
+    ]
+
+
+def _floor_lines(matrix: RMatrix) -> list[str]:
+    known = {name: facts for name, facts in matrix.facts.items() if facts.floor_tasks is not None}
+    if not known:
+        return []
+    rows = [
+        f"| {label} | "
+        + " | ".join(_number(getattr(facts, name)) for facts in known.values())
+        + " |"
+        for name, label in FLOORS.items()
+    ]
+    return [f"| floor | {' | '.join(known)} |", f"|{'---|' * (len(known) + 1)}", *rows, ""]
+
+
+def _line(row: _Row) -> str:
+    runs = row.runs
+    matrices = [run.r_matrix for run in runs]
+    intervals = [_interval(matrices, score) for score in _SCORES.values()]
+    rest = [without_floor_tasks(matrix) for matrix in matrices]
+    known = [matrix for matrix in rest if matrix is not None]
+    other = _interval(known, average_performance) if len(known) == len(rest) else None
+    episodes = sum(run.costs.training.rollouts for run in runs) // len(runs)
+    policy = str(runs[0].config.get("model_name_or_path", "?"))
+    cells = [_escape(row.submission), _escape(row.method), _escape(policy), str(len(runs))]
+    cells += [_text(interval) for interval in (*intervals, other)]
+    return f"| {' | '.join([*cells, f'{episodes:,}'])} |"
+
+
+def _interval(matrices: Sequence[RMatrix], score: Score) -> Interval | None:
+    try:
+        return score_interval(matrices, score, rng=Random(score.__name__))
+    except ConfigError:  # fewer than two tasks in a domain
+        return None
+
+
+def _average(runs: Sequence[SubmittedRun]) -> float | None:
+    interval = _interval([run.r_matrix for run in runs], average_performance)
+    return interval.estimate if interval else None
+
+
+def _text(interval: Interval | None) -> str:
+    if interval is None:
+        return "–"
+    if interval.low == interval.high:
+        return f"{interval.estimate:.3f} (no variance)".replace("-", "−")
+    return f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]".replace("-", "−")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _escape(text: str) -> str:
+    plain = "".join(char for char in text if char.isprintable())
+    for char in "\\|<>[]`*_":
+        plain = plain.replace(char, f"\\{char}")
+    return plain

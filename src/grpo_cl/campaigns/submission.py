@@ -1,0 +1,262 @@
+"""Submissions to the leaderboard: the results of runs in one file, and what proves them.
+
+A submission has no local path and no secret. Its R-matrices have the counts of every task, so that
+scores can be computed again from it alone; with the run directories, rewards and cells can be too.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from pydantic import ValidationError, model_validator
+
+from grpo_cl.campaigns.costs import Costs, read_costs
+from grpo_cl.campaigns.directory import CampaignDir
+from grpo_cl.config import GRPOConfig
+from grpo_cl.envs.tasks import TaskDataLoader
+from grpo_cl.errors import ConfigError
+from grpo_cl.metrics.continual import continual_scores
+from grpo_cl.metrics.rmatrix import RMatrix
+from grpo_cl.registry import is_in_file
+from grpo_cl.runs.layout import RunDir, file_name
+from grpo_cl.runs.settings import LOCATION
+from grpo_cl.storage.encoding import encode
+from grpo_cl.storage.files import read_json, write_json
+from grpo_cl.storage.redaction import redact
+from grpo_cl.types import Record, first_problem
+
+FORMAT = 1
+_HOST = re.compile(r"(?<=://)[^/\s]+")
+_ENVIRONMENT = ("commit", "python", "versions", "task_releases")
+"""What a submission has of ``environment.json``; the command line and the variables stay away."""
+
+
+class SubmittedRun(Record):
+    """One finished run."""
+
+    label: str
+    """Its method in tables."""
+    algorithm: str
+    seed: int
+    config: dict[str, Any]
+    """The settings, without places on the machine."""
+    environment: dict[str, Any]
+    """Commit, versions of packages, and the task release of each domain."""
+    task_fingerprints: dict[str, str]
+    """A hash of the evaluation tasks of each domain: equal ones are the same benchmark."""
+    r_matrix: RMatrix
+    scores: dict[str, float | None]
+    costs: Costs
+    files: dict[str, str]
+    """The SHA-256 of the files that prove the results, by their path in the run directory."""
+
+    @model_validator(mode="after")
+    def _is_finished(self) -> Self:
+        missing = len(self.r_matrix.domains) + 1 - len(self.r_matrix.rows)
+        if missing:
+            raise ValueError(f"{self.label!r} lacks {missing} rows of its R-matrix")
+        return self
+
+
+class Submission(Record):
+    """The runs of one campaign, or a single run."""
+
+    format: int = FORMAT
+    name: str
+    campaign: dict[str, Any] | None = None
+    """The description of the campaign, with its primary score; None for a single run."""
+    runs: tuple[SubmittedRun, ...]
+    digest: str = ""
+    """The SHA-256 of everything else in the file."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The contents of the file."""
+        dumped = self.model_dump(mode="json")
+        for entry, run in zip(dumped["runs"], self.runs, strict=True):
+            entry["r_matrix"] = run.r_matrix.to_json()
+        return dumped
+
+    def computed_digest(self) -> str:
+        """The digest that the contents have."""
+        return _sha256(encode(self.to_json() | {"digest": ""}).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The submission in a file."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"cannot read the submission {str(path)!r}: {error}") from error
+        except ValidationError as error:
+            raise ConfigError(
+                f"{str(path)!r} is not a submission of format {FORMAT}: {first_problem(error)}; "
+                "`grpo-cl submit` writes one"
+            ) from error
+
+
+class RunPlace(NamedTuple):
+    """A run directory, and the label of its method."""
+
+    root: Path
+    label: str
+
+
+def pack(source: Path, *, name: str | None = None) -> Submission:
+    """The submission of a run directory, or of all runs of a campaign's directory."""
+    places, campaign = run_places(source), campaign_of(source)
+    whole = Submission(
+        name=name or (campaign["name"] if campaign else source.resolve().name),
+        campaign=campaign,
+        runs=tuple(pack_run(place) for place in places),
+    )
+    return whole.model_copy(update={"digest": whole.computed_digest()})
+
+
+def campaign_of(source: Path) -> dict[str, Any] | None:
+    """The description of the campaign in ``source`` as a submission has it; None for a run."""
+    results = CampaignDir(source).results
+    return _shareable(read_json(results)["campaign"]) if results.exists() else None
+
+
+def write_submission(submission: Submission, path: Path) -> None:
+    """Write the file."""
+    write_json(path, submission.to_json())
+
+
+def run_places(source: Path) -> list[RunPlace]:
+    """The runs of a campaign, or the one run, in ``source``; an unfinished one is refused."""
+    results = CampaignDir(source).results
+    if not results.exists():
+        config = _settings(RunDir(source))
+        return [RunPlace(source, str(config.get("cl_algorithm", "sequential")))]
+    places: list[RunPlace] = []
+    for run in read_json(results)["runs"]:
+        folder = file_name(f"{run['label']}.{'-'.join(run['order'])}.{run['seed']}")
+        places.append(RunPlace(source / "runs" / folder, run["label"]))
+    return places
+
+
+def task_fingerprints(config: GRPOConfig) -> dict[str, str]:
+    """A hash of the evaluation tasks of each domain, as they are installed here."""
+    loader = TaskDataLoader(config)
+    fingerprints: dict[str, str] = {}
+    for domain in config.task_order:
+        # Skills are labels of a task: no policy sees them and no reward depends on them.
+        tasks = [
+            task.model_dump(mode="json", exclude={"skills"})
+            for task in loader.evaluation_tasks(domain)
+        ]
+        fingerprints[domain] = _sha256(encode(tasks).encode())
+    return fingerprints
+
+
+def _require_installed_tasks(root: Path, recorded: Mapping[str, str], config: GRPOConfig) -> None:
+    """Refuse a run whose tasks are not installed: their hash would be that of other tasks."""
+    for domain, release in TaskDataLoader(config).releases.items():
+        if recorded.get(domain, release) != release:
+            raise ConfigError(
+                f"the run {str(root)!r} has the {domain} tasks of {recorded[domain]!r}, and those "
+                f"installed here are {release!r}; submit it with the version of grpo-cl and the "
+                "tau2_data_dir that it was made with"
+            )
+
+
+def proof_files(run: RunDir) -> list[Path]:
+    """The files of a run from which its results can be computed again, and its last model."""
+    stages = sorted(run.root.glob("checkpoint_task_*/model/*.safetensors"))
+    last = [path for path in stages if stages and path.parent == stages[-1].parent]
+    named = (run.metrics_journal, run.trajectories_journal, run.r_matrix)
+    evaluations = sorted(run.evaluations_dir.glob("*.jsonl.gz"))
+    return [path for path in (*named, *evaluations, *last) if path.is_file()]
+
+
+def file_hashes(run: RunDir) -> dict[str, str]:
+    """The SHA-256 of each of the run's proof files."""
+    return {path.relative_to(run.root).as_posix(): _file_sha256(path) for path in proof_files(run)}
+
+
+def needs_code(settings: Mapping[str, Any]) -> bool:
+    """Whether the tasks of these settings need code that is not installed: a file, or ``tools``."""
+    named = encode([settings.get("task_order"), settings.get("domain_files")])
+    return bool(settings.get("tools")) or is_in_file(named)
+
+
+def shareable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a submission has them: without places, hosts and secrets."""
+    return _shareable({name: value for name, value in settings.items() if name not in LOCATION})
+
+
+def pack_run(place: RunPlace) -> SubmittedRun:
+    """The results of a run and what proves them, read from its directory."""
+    run = RunDir(place.root)
+    settings = _settings(run)
+    matrix = RMatrix.load(run.r_matrix)
+    missing = len(matrix.domains) + 1 - len(matrix.rows)
+    if missing:
+        raise ConfigError(
+            f"the run {str(place.root)!r} lacks {missing} of {len(matrix.domains) + 1} rows of its "
+            "R-matrix; finish it with grpo-cl train --resume_from, then submit it"
+        )
+    environment: Mapping[str, Any] = read_json(run.environment) if run.environment.exists() else {}
+    config = _config(settings, place.root)
+    _require_installed_tasks(place.root, environment.get("task_releases") or {}, config)
+    return SubmittedRun(
+        label=place.label,
+        algorithm=settings["cl_algorithm"],
+        seed=settings["seed"],
+        config=shareable_settings(settings),
+        environment=_shareable({name: environment.get(name) for name in _ENVIRONMENT}),
+        task_fingerprints=task_fingerprints(config),
+        r_matrix=matrix,
+        scores=dict(continual_scores(matrix.scores())),  # type: ignore[arg-type]  # a TypedDict
+        costs=read_costs(place.root),
+        files=file_hashes(run),
+    )
+
+
+def _settings(run: RunDir) -> dict[str, Any]:
+    if not run.config.exists():
+        raise ConfigError(
+            f"{str(run.root)!r} is neither a run nor a campaign: it has no config.json and no "
+            "results.json; give the directory of one"
+        )
+    return read_json(run.config)
+
+
+def _config(settings: Mapping[str, Any], root: Path) -> GRPOConfig:
+    try:
+        return GRPOConfig.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(
+            f"the settings of {str(root)!r} are not valid here: {first_problem(error)}"
+        ) from error
+
+
+def _shareable(value: Any) -> Any:
+    return _without_places(redact(value, variables=os.environ))
+
+
+def _without_places(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_places(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_places(entry) for entry in value]
+    if not isinstance(value, str):
+        return value
+    if "://" in value:
+        return _HOST.sub("…", value)
+    if value.startswith(("/", "~")) or re.match(r"[A-Za-z]:\\", value):
+        return f"…/{Path(value).name}"
+    return value
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

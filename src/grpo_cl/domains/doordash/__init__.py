@@ -1,1 +1,0 @@
-"""Food delivery: restaurants, menus, orders, refunds and dashers, all made up here."""

@@ -1,1 +1,0 @@
-"""Procedural tasks over the real databases."""

@@ -1,1 +1,0 @@
-"""A group of clinics: patients, providers with calendars, insurance plans, prescriptions."""

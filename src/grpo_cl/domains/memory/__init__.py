@@ -1,1 +1,0 @@
-"""The memory domain: an agent reads chunks and decides what to keep."""

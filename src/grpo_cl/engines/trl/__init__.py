@@ -1,1 +1,0 @@
-"""Episodes inside TRL: environments and rollouts for its ``GRPOTrainer``, and the command."""

@@ -1,1 +1,0 @@
-"""Episodes inside verl: an agent loop for its rollouts, and the command that trains with it."""

@@ -1,0 +1,1 @@
+"""τ²-bench's airline domain and its task generator."""

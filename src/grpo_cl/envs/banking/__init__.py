@@ -1,0 +1,1 @@
+"""τ²-bench's banking_knowledge domain."""

@@ -1,0 +1,1 @@
+"""Food delivery with synthetic data: restaurants, menus, orders, refunds and dashers."""

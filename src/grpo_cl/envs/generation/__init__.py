@@ -1,0 +1,1 @@
+"""Shared parts of the task generators: drawing tasks, customer requests, and their wording."""

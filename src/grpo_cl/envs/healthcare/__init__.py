@@ -1,0 +1,1 @@
+"""Patient service of a group of clinics with synthetic data."""

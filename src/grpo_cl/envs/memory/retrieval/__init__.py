@@ -1,0 +1,1 @@
+"""Two-layer retrieval over a memory: BM25 and embeddings."""

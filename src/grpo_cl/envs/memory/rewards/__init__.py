@@ -1,0 +1,1 @@
+"""The reward of a memory episode: question answering, calls, compression, content."""

@@ -1,0 +1,1 @@
+"""The memory store: entries, taxonomy, validation and tools."""

@@ -1,0 +1,1 @@
+"""τ²-bench's retail domain and its task generator."""

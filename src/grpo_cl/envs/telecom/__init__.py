@@ -1,0 +1,1 @@
+"""τ²-bench's telecom domains and their task generator."""

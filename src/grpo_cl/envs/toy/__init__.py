@@ -1,0 +1,1 @@
+"""Bandits for testing continual-learning algorithms."""

@@ -1,0 +1,1 @@
+"""Integration with AReaL: a rollout workflow and the training command."""

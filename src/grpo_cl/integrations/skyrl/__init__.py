@@ -1,0 +1,1 @@
+"""Integration with SkyRL: a ``skyrl_gym`` environment and the training command."""

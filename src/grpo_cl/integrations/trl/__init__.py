@@ -1,0 +1,1 @@
+"""Integration with TRL: rollouts and environments for ``GRPOTrainer``, and the training command."""

@@ -1,0 +1,1 @@
+"""Integration with verl: an agent loop and the training command."""

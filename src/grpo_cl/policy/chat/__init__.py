@@ -1,0 +1,1 @@
+"""Chat templates, tool-call formats and their parsers."""

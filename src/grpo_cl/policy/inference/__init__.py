@@ -1,0 +1,1 @@
+"""Sampling: KV slots, prefill, decode, backends and weight sync."""

@@ -1,0 +1,241 @@
+"""CUDA graphs of the decoding step, each for a number of rows and a length.
+
+A small model's step is hundreds of kernels of a few microseconds each, whose launches cost more
+than their execution. A graph launches all with one call, and feeds each sampled token back itself.
+
+Shapes: B rows (replies), S steps, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from grpo_cl.gpu_memory.constants import GRAPH_STEPS
+from grpo_cl.policy.inference.fused_decode import FusedDecoder
+from grpo_cl.policy.inference.model_runner import Chunk, ModelRunner
+from grpo_cl.policy.inference.token_sampling import (
+    SampledToken,
+    SampleParams,
+    sample_rows,
+    to_sampled_tokens,
+)
+from grpo_cl.policy.kernels.kv_cache import WritePlan
+from grpo_cl.policy.kernels.prefix_view import NO_PREFIX, PrefixRef, PrefixView
+from grpo_cl.policy.kernels.triton_support import load_kernels
+
+
+class DecodeResult(NamedTuple):
+    """Sampled tokens, possibly still being copied from the device."""
+
+    pairs_BS2: Tensor
+    """Each row's tokens and their log-probs; valid after ``copied``."""
+    copied: Any = None
+    """CUDA event of the copy to the host; None if there is nothing to wait for."""
+    graph: "DecodeGraph | None" = None
+    end: int = 0
+    """Tokens of the longest row afterwards."""
+
+    def tokens(self) -> list[list[SampledToken]]:
+        """The sampled tokens of each row; waits for the copy."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        return [to_sampled_tokens(row) for row in self.pairs_BS2.tolist()]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether ``decode_more`` can run before these tokens are read: only graphs can."""
+        return self.graph is not None and self.end + GRAPH_STEPS <= self.graph.length
+
+    def decode_more(self, params: Sequence[Sequence[SampleParams]]) -> "DecodeResult":
+        """Decode the next tokens of the same rows."""
+        assert self.graph is not None
+        self.graph.set_params(params)
+        return self.graph.run(len(params), self.end + GRAPH_STEPS)
+
+
+class DecodeGraphSize(NamedTuple):
+    """The batch that one graph can decode."""
+
+    rows: int
+    length: int
+    prefixes: tuple[PrefixRef, ...]
+    """The shared prefixes that rows attend to, with their lengths."""
+    has_top_p: bool
+    """Whether any row has a ``top_p`` below 1, which needs a sorted vocabulary."""
+
+
+class _Inputs(NamedTuple):
+    """Tensors at fixed addresses that a graph reads and updates."""
+
+    step_1: Tensor
+    slots_B: Tensor
+    """Where keys and values are written; unused rows write to the dummy slot."""
+    positions_B: Tensor
+    tokens_B: Tensor
+    prefix_slots_B: Tensor
+    prefix_lengths_B: Tensor
+    """Each row's shared prefix."""
+    temperatures_B1: Tensor
+    top_ps_B1: Tensor
+    uniforms_SB1: Tensor
+
+    @classmethod
+    def allocate(cls, rows: int, device: torch.device) -> "_Inputs":
+        def integers(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.long, device=device)
+
+        def floats(*shape: int) -> Tensor:
+            return torch.ones(*shape, dtype=torch.double, device=device)
+
+        return cls(
+            step_1=integers(1),
+            slots_B=integers(rows),
+            positions_B=integers(rows),
+            tokens_B=integers(rows),
+            prefix_slots_B=integers(rows),
+            prefix_lengths_B=integers(rows),
+            temperatures_B1=floats(rows, 1),
+            top_ps_B1=floats(rows, 1),
+            uniforms_SB1=floats(GRAPH_STEPS, rows, 1) / 2,
+        )
+
+
+class DecodeGraph:
+    """The decoding step for a number of rows and a length."""
+
+    def __init__(
+        self, runner: ModelRunner, fused: FusedDecoder | None, size: DecodeGraphSize
+    ) -> None:
+        self._runner = runner
+        self._fused = fused
+        self._size = size
+        device = runner.device
+        self._inputs = _Inputs.allocate(self._size.rows, device)
+        self._pairs_SB2 = torch.zeros(GRAPH_STEPS, size.rows, 2, dtype=torch.double, device=device)
+        self._sampling = load_kernels("sampling") if fused is not None else None
+        self._inputs.slots_B.fill_(runner.slots)
+        self._replay: Callable[[], None] = self._step
+
+    @classmethod
+    def capture(
+        cls, runner: ModelRunner, fused: FusedDecoder | None, size: DecodeGraphSize, pool: Any
+    ) -> "DecodeGraph":
+        """Run the step for warm-up and capture it; on a CPU the step itself is run later."""
+        graph = cls(runner, fused, size)
+        graph._replay = capture_graph(graph._step, runner.device, pool)
+        return graph
+
+    @property
+    def length(self) -> int:
+        """Most tokens of a row."""
+        return self._size.length
+
+    def run(self, rows: int, end: int) -> DecodeResult:
+        """Decode ``GRAPH_STEPS`` tokens of the first rows."""
+        for _ in range(GRAPH_STEPS):
+            self._replay()
+        # A copy, since the next run overwrites the pairs; contiguous, for a single transfer.
+        pairs_BS2 = (
+            self._pairs_SB2[:, :rows].transpose(0, 1).clone(memory_format=torch.contiguous_format)
+        )
+        if not pairs_BS2.is_cuda:
+            return DecodeResult(pairs_BS2, None, self, end)
+        host_BS2 = torch.empty(pairs_BS2.shape, dtype=torch.double, pin_memory=True)
+        host_BS2.copy_(pairs_BS2, non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+        return DecodeResult(host_BS2, copied, self, end)
+
+    def set_inputs(self, chunks: Sequence[Chunk], params: Sequence[Sequence[SampleParams]]) -> None:
+        """Set the rows' last tokens, positions and prefixes, and how the next are sampled."""
+        unused = self._size.rows - len(chunks)
+        dummy_slot = self._runner.slots
+        first = [row[0] for row in params]
+        prefixes = [chunk.prefix for chunk in chunks]
+        inputs = self._inputs
+        for tensor, value in (
+            (inputs.slots_B, [*range(len(chunks)), *[dummy_slot] * unused]),
+            (inputs.positions_B, [*(chunk.start for chunk in chunks), *[0] * unused]),
+            (inputs.tokens_B, [*(chunk.ids[0] for chunk in chunks), *[0] * unused]),
+            (inputs.prefix_slots_B, [*(p.slot for p in prefixes), *[NO_PREFIX.slot] * unused]),
+            (inputs.prefix_lengths_B, [*(p.length for p in prefixes), *[0] * unused]),
+            (inputs.temperatures_B1, [*([p.temperature] for p in first), *[[0.0]] * unused]),
+            (inputs.top_ps_B1, [*([p.top_p] for p in first), *[[1.0]] * unused]),
+        ):
+            tensor.copy_(torch.tensor(value, dtype=tensor.dtype))
+        self.set_params(params)
+
+    def set_params(self, params: Sequence[Sequence[SampleParams]]) -> None:
+        """Set the next tokens' random numbers; other inputs stay as the last run left them."""
+        unused = [[0.0]] * (self._size.rows - len(params))
+        uniforms = [
+            [*([row[step].uniform] for row in params), *unused] for step in range(GRAPH_STEPS)
+        ]
+        self._inputs.uniforms_SB1.copy_(torch.tensor(uniforms, dtype=torch.double))
+        self._inputs.step_1.zero_()
+
+    def _step(self) -> None:
+        inputs, size = self._inputs, self._size
+        plan = WritePlan(
+            rows=slice(0, size.rows),
+            rows_N=inputs.slots_B,
+            positions_N=inputs.positions_B,
+            sources_N=None,
+            num_rows=size.rows,
+            length=size.length,
+        )
+        prefix_view = None
+        if size.prefixes:
+            prefix_view = PrefixView(
+                self._runner.prefix_kv,
+                size.prefixes,
+                inputs.prefix_slots_B,
+                inputs.prefix_lengths_B,
+            )
+        pairs_B2 = self._sample(self._logits(plan, prefix_view))
+        self._pairs_SB2.index_copy_(0, inputs.step_1, pairs_B2[None])
+        inputs.tokens_B.copy_(pairs_B2[:, 0])
+        inputs.positions_B.add_(1).clamp_(max=size.length - 1)
+        inputs.step_1.add_(1)
+
+    def _logits(self, plan: WritePlan, prefix_view: PrefixView | None) -> Tensor:
+        runner, inputs = self._runner, self._inputs
+        if self._fused is not None:
+            return self._fused(runner.cache, plan, inputs.tokens_B, prefix_view)
+        tokens_B1, positions_B1 = inputs.tokens_B[:, None], inputs.positions_B[:, None]
+        return runner.forward(runner.cache, plan, tokens_B1, positions_B1, prefix_view)
+
+    def _sample(self, logits_BV: Tensor) -> Tensor:
+        """Each row's token and its log-prob."""
+        inputs = self._inputs
+        uniforms_B1 = inputs.uniforms_SB1.index_select(0, inputs.step_1)[0]
+        if self._sampling is not None and not self._size.has_top_p:
+            return self._sampling.sample_rows(logits_BV, uniforms_B1, inputs.temperatures_B1)
+        top_ps_B1 = inputs.top_ps_B1 if self._size.has_top_p else None
+        return sample_rows(logits_BV, uniforms_B1, inputs.temperatures_B1, top_ps_B1)
+
+
+def capture_graph(step: Callable[[], None], device: torch.device, pool: Any) -> Callable[[], None]:
+    """Capture a step as a CUDA graph and return its replay; on a CPU the step itself."""
+    if device.type != "cuda":
+        return step
+    # Warm-up on a side stream, so that lazy initialisation is not captured.
+    stream = _warmup_stream(device)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        step()
+    return graph.replay
+
+
+@cache
+def _warmup_stream(device: torch.device) -> torch.cuda.Stream:
+    """One stream for all graphs: cuBLAS keeps a workspace for every stream it has run on."""
+    return torch.cuda.Stream(device)

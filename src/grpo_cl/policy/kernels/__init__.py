@@ -1,0 +1,1 @@
+"""Attention, LoRA, RoPE and sampling kernels: PyTorch, FlashAttention and Triton."""

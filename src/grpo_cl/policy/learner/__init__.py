@@ -1,0 +1,1 @@
+"""GRPO and SFT updates: batching, loss, optimizer, FSDP."""

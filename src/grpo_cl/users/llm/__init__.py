@@ -1,0 +1,1 @@
+"""User simulators driven by a language model: llm, react, verify, reflection."""

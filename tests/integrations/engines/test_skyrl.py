@@ -1,0 +1,377 @@
+"""The real ``skyrl_gym`` and SkyRL's generator with our environment, on a CPU."""
+# pyright: basic, reportMissingImports=false
+
+import asyncio
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WHY = "SkyRL needs a separate environment: make test-engine-skyrl"
+skyrl_gym = pytest.importorskip("skyrl_gym", reason=WHY)
+pytest.importorskip("skyrl.train", reason=WHY)
+
+from skyrl.train.dataset import PromptDataset
+from skyrl.train.generators.base import TrajectoryID
+from skyrl.train.utils.trainer_utils import build_dataloader
+
+from chat_server import ChatServer
+from grpo_cl.cli import main
+from grpo_cl.config import RewardConfig, RolloutConfig
+from grpo_cl.envs import DOMAINS, Domain
+from grpo_cl.errors import ConfigError
+from grpo_cl.integrations.rows import task_row
+from grpo_cl.integrations.skyrl.environment import register
+from grpo_cl.integrations.skyrl.settings import load_settings, read_settings
+from grpo_cl.integrations.skyrl.training import Experiment, GrpoClGenerator, ordered_loader
+from grpo_cl.integrations.text_chat import TextChat
+from grpo_cl.rewards import RewardOracle, training_reward
+from grpo_cl.rollout import Agent, Scene, ScriptedActor, run_episodes
+from grpo_cl.types import Message, Task
+from skyrl_clients import InferenceClient, PolicyClient, ScriptedClient, training_table
+from tiny_policies import byte_tokenizer
+
+GetDomain = Callable[[str], Domain]
+HERMES = TextChat("hermes")
+
+
+def communicated(task: Task) -> str:
+    criteria = task.evaluation_criteria
+    return " ".join((criteria.communicate_info or ()) if criteria else ())
+
+
+GOLD = ScriptedActor(
+    lambda task: [action.call for action in task.gold_actions], closing=communicated
+)
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    register()
+
+
+def texts(task: Task, *, solo: bool) -> list[str]:
+    """The gold solution as reply texts, followed by spare closing replies."""
+    agent: Agent = GOLD.join(Scene(task, "", (), solo, 0))
+    turns = [asyncio.run(agent.act(())) for _ in range(len(task.gold_actions) + 8)]
+    return [HERMES.observation([turn])[0]["content"] for turn in turns]
+
+
+def extras(domain: Domain, task: Task, user: str) -> dict[str, Any]:
+    row = task_row(domain, task, split="train", index=0, user=user)
+    return {"extra_info": row["extra_info"], "max_turns": 40}
+
+
+def first_task(domain: Domain) -> Task:
+    return domain.tasks("test" if "test" in domain.splits else "base")[0]
+
+
+@pytest.mark.parametrize("user", ["solo", "scripted"])
+@pytest.mark.parametrize("name", sorted(DOMAINS))
+def test_episode_of_every_domain_has_the_reward_of_a_local_run(
+    domain: GetDomain, name: str, user: str
+) -> None:
+    played_domain = domain(name)
+    task = first_task(played_domain)
+    (local,) = run_episodes(GOLD, {name: played_domain}, [task], RolloutConfig(user=user))
+    env = skyrl_gym.make("grpo_cl", env_config={}, extras=extras(played_domain, task, user))
+    opening, _ = env.init([])
+    assert opening[0]["role"] == "system"
+    assert played_domain.policy_text(solo=user == "solo") in opening[0]["content"]
+    assert all(tool["function"]["name"] in opening[0]["content"] for tool in played_domain.tools())
+    replies = iter(texts(task, solo=user == "solo"))
+    steps = [env.step(next(replies))]
+    while not steps[-1]["done"]:
+        assert steps[-1]["observations"]
+        steps.append(env.step(next(replies)))
+    reward = RewardOracle({name: played_domain}).score(local)
+    expected = training_reward(reward, RewardConfig())
+    assert [step["reward"] for step in steps] == [0.0] * (len(steps) - 1) + [expected]
+    assert env.get_metrics()[f"reward/{name}"] == reward.value
+    env.close()
+
+
+def generated(client: InferenceClient, batch: dict[str, Any], *overrides: str) -> dict[str, Any]:
+    settings = read_settings(["generator.sampling_params.max_generate_length=64", *overrides])
+    generator = GrpoClGenerator(
+        generator_cfg=settings.generator,
+        skyrl_gym_cfg=settings.environment.skyrl_gym,
+        inference_engine_client=client,
+        tokenizer=client.tokenizer,
+    )
+    generator.generation_prompt_ids = client.tokenizer.encode("<|start|>assistant\n")
+    return asyncio.run(generator.generate(batch, disable_tqdm=True))
+
+
+def batch_of(dataset: PromptDataset, items: list[int], samples: int) -> dict[str, Any]:
+    rows = [dataset[index] for index in items for _ in range(samples)]
+    ids = [TrajectoryID(item[3], number % samples) for number, item in enumerate(rows)]
+    return {
+        "prompts": [item[0] for item in rows],
+        "env_classes": [item[1] for item in rows],
+        "env_extras": [dict(item[2]) for item in rows],
+        "sampling_params": None,
+        "trajectory_ids": ids,
+        "batch_metadata": None,
+    }
+
+
+def dataset_of(table: Path) -> PromptDataset:
+    return PromptDataset([str(table)], byte_tokenizer(), max_prompt_length=30000, num_workers=1)
+
+
+def recorded(folder: Path) -> list[dict[str, Any]]:
+    lines = [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("user", ["solo", "scripted"])
+def test_gold_solution_gets_its_reward_from_the_generator(
+    domain: GetDomain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    monkeypatch.setenv("GRPO_CL_ROLLOUTS", str(tmp_path / "rollouts"))
+    table = training_table(tmp_path, "--domains", "mock", "retail", "--user", user)
+    dataset = dataset_of(table)
+    tasks = [Task.model_validate_json(dataset[i][2]["extra_info"]["task"]) for i in range(8)]
+    written = [texts(task, solo=user == "solo") for task in tasks]
+    client = ScriptedClient(byte_tokenizer(), lambda name: written[int(name.split("_")[0])])
+    batch = batch_of(dataset, list(range(8)), samples=2)
+    seed = "environment.skyrl_gym.grpo_cl.seed=1"  # a separate context with a separate log
+    output = generated(client, batch, seed, "generator.max_input_length=200000")
+
+    domains = {name: domain(name) for name in ("mock", "retail")}
+    local = run_episodes(GOLD, domains, tasks, RolloutConfig(user=user))
+    expected = [RewardOracle(domains).score(trajectory).value for trajectory in local]
+    assert [sum(rewards) for rewards in output["rewards"]] == [r for r in expected for _ in "12"]
+    conversations = {
+        tuple(m["content"] or "" for m in episode["messages"])
+        for episode in recorded(tmp_path / "rollouts")
+    }
+    assert conversations == {
+        tuple(m.content or "" for m in trajectory.messages) for trajectory in local
+    }
+
+
+def test_trained_tokens_are_the_sampled_tokens(
+    domain: GetDomain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRPO_CL_ROLLOUTS", str(tmp_path / "rollouts"))
+    dataset = dataset_of(training_table(tmp_path, "--domains", "mock", "--user", "scripted"))
+    client = PolicyClient(max_new_tokens=24)
+    batch = batch_of(dataset, [0, 1], samples=2)
+    limits = ("generator.max_turns=3", "environment.skyrl_gym.grpo_cl.seed=2")
+    output = generated(client, batch, *limits)
+    for index, name in enumerate(batch["trajectory_ids"]):
+        turns = client.replies[name.to_string()]
+        assert 1 <= len(turns) <= 3
+        ids, mask = output["response_ids"][index], output["loss_masks"][index]
+        trained = [token for token, counts in zip(ids, mask, strict=True) if counts]
+        assert trained == [token for turn in turns for token in turn]
+        logprobs = output["rollout_logprobs"][index]
+        assert [p for p, counts in zip(logprobs, mask, strict=True) if counts] == pytest.approx(
+            client.logprobs[name.to_string()]
+        )
+        assert output["rewards"][index][-1] == sum(output["rewards"][index])
+    mock = domain("mock")
+    played = [json.loads(json.dumps(episode)) for episode in recorded(tmp_path / "rollouts")]
+    assert len(played) == 4
+    assert {episode["termination"] for episode in played} <= {
+        "max_steps",
+        "user_stop",
+        "agent_error",
+    }
+    assert all(mock.has_task(episode["task_id"]) for episode in played)
+
+
+def test_episode_with_a_failing_user_is_masked_from_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOOPBACK_API_KEY", "any")
+    dataset = dataset_of(training_table(tmp_path, "--domains", "mock", "--user", "llm"))
+    client = ScriptedClient(byte_tokenizer(), lambda name: ["Hello"] * 9)
+    with ChatServer(lambda body: "Hi", ("500",) * 99) as server:
+        ours = "environment.skyrl_gym.grpo_cl"
+        output = generated(
+            client,
+            batch_of(dataset, [0], samples=2),
+            f"{ours}.user_model=openai-api/loopback/customer",
+            f"{ours}.user_base_url={server.url}",
+            f"{ours}.models.retries=0",
+            f"{ours}.models.cache_dir=null",
+        )
+    assert not any(sum(mask) for mask in output["loss_masks"])
+    assert output["rollout_metrics"]["environment/lost"] == 1.0
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "engines" / "skyrl.md"
+OURS = "environment.skyrl_gym.grpo_cl"
+
+
+def documented_commands(folder: Path) -> list[tuple[list[str], list[str]]]:
+    """Arguments of ``prepare-data`` and of the training command of each example, in ``folder``."""
+    blocks = re.findall(r"```sh\n(grpo-cl prepare-data.*?)```", DOCS.read_text(), re.DOTALL)
+    commands: list[tuple[list[str], list[str]]] = []
+    for block in blocks:
+        text = block.replace("$PWD", str(folder)).replace("\\\n", " ")
+        prepare, train = (shlex.split(line) for line in text.splitlines())
+        assert prepare[:2] == ["grpo-cl", "prepare-data"]
+        assert train[:3] == ["python", "-m", "grpo_cl.integrations.skyrl"]
+        commands.append((prepare[1:], train[3:]))
+    return commands
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_documented_command_has_batches_to_train_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prepare, overrides = documented_commands(tmp_path)[index]
+    assert main(prepare) == 0
+    load_settings(overrides)  # as printed
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    model = f"trainer.policy.model.path={tmp_path / 'model'}"
+    no_gpus = "trainer.placement.colocate_all=false"
+    settings = load_settings([*overrides, model, no_gpus])
+    experiment = Experiment(settings)
+    loader = build_dataloader(settings, experiment.train_dataset, is_train=True)
+    assert len(loader) >= 2
+    batch = next(iter(loader))
+    assert len(batch) == settings.trainer.train_batch_size
+    assert {row["env_class"] for row in batch} == {"grpo_cl"}
+    assert len(experiment.eval_dataset) >= 1
+    settings.trainer.max_prompt_length = 100
+    with pytest.raises(ConfigError, match=r"only 0 rows .*max_prompt_length=100"):
+        experiment.get_train_dataset()
+
+
+def test_overrides_set_skyrl_settings_and_ours() -> None:
+    settings = read_settings(
+        [
+            "trainer.epochs=100",
+            "generator.n_samples_per_prompt=5",
+            f"{OURS}.user_strategy=llm",
+            f"{OURS}.user_model=gpt-4o",
+            f"{OURS}.max_turns=12",
+        ]
+    )
+    assert settings.trainer.epochs == 100
+    assert settings.environment.env_class == "grpo_cl"
+    assert settings.environment.skyrl_gym.grpo_cl["max_turns"] == 12
+    assert read_settings([]).generator.max_turns == 20
+    sampling = "generator.sampling_params"
+    optional = read_settings([f"{sampling}.logprobs=null", f"{sampling}.top_p=1"]).generator
+    assert (optional.sampling_params.logprobs, optional.sampling_params.top_p) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("--help", "key=value"),
+        ("trainer.no_such_setting=1", "unknown SkyRL setting 'trainer.no_such_setting'"),
+        ("generator.num_inference_engines=4", r"mean 'generator\.inference_engine\.num_engines'"),
+        ("+generator.max_turns=4", r"write 'generator\.max_turns'"),
+        ("trainer.epochs=many", "trainer.epochs must be an integer, not 'many'"),
+        ("trainer.epochs=null", "trainer.epochs must be an integer, not None"),
+        ("trainer.epochs=true", "trainer.epochs must be an integer, not True"),
+        ("generator.inference_engine_tensor_parallel_size=2", r"engine\.tensor_parallel_size'"),
+        ("data.train_data=train.parquet", "data.train_data must be a list"),
+        ("generator.batched=true", "one sequence"),
+        ("environment.env_class=tau2", "'tau2' is not the environment"),
+        ("environment.skyrl_gym.tau2.user_model=gpt-4o", f"under {OURS}"),
+        (f"{OURS}=3", "is a section"),
+        (f"{OURS}.user_stratgy=solo", "unknown setting 'user_stratgy', did you mean 'user_str"),
+        (f"{OURS}.max_turns=many", "rollout.max_turns: .*valid integer"),
+        (f"{OURS}.dialect=hermess", "unknown dialect 'hermess'.*'hermes'"),
+        (f"{OURS}.user_model=my-model", "'my-model' names no provider.*openai-api/SERVICE"),
+    ],
+)
+def test_setting_that_cannot_be_used_is_refused_with_the_reason(override: str, reason: str) -> None:
+    free = "generator.inference_engine.engine_init_kwargs.seed=1"
+    with pytest.raises(ConfigError, match=reason):
+        read_settings([free, override])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["data.train_data=[]"], "data.train_data is not set"),
+        (["data.train_data=['absent.parquet']"], r"absent\.parquet.*no such file"),
+        (["data.train_data=['tasks.json']"], r"tasks\.json.*No such file"),
+        (["trainer.train_batch_size=1024"], r"1024 must be between 1 and the \d rows"),
+        (["trainer.policy_mini_batch_size=2", "trainer.train_batch_size=3"], "2 must divide .*3"),
+        (["trainer.logger=wandb"], "SkyRL rejects.*WANDB_API_KEY"),
+        ([f"{OURS}.user_strategy=llm"], "'llm' is driven by a model .*not set.*PROVIDER/MODEL"),
+        ([f"{OURS}.user_strategy=llm", f"{OURS}.user_model=policy"], "another engine has it"),
+        ([f"{OURS}.user_model=gpt-4o"], "'openai/gpt-4o' is unused"),
+        ([f"{OURS}.tools=absent.py"], r"cannot import the tools .*absent\.py"),
+    ],
+)
+def test_run_that_cannot_start_is_refused_before_ray_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    table = training_table(tmp_path, "--domains", "mock", "--train_ratio", "0.5")
+    with pytest.raises(ConfigError, match=reason):
+        load_settings([f"data.train_data=['{table}']", *overrides])
+
+
+LOUNGE = '''
+def lounge_price(airport: str, guests: int = 0) -> int:
+    """Price of a lounge visit.
+
+    Args:
+        airport: The airport's code.
+        guests: Number of guests.
+    """
+    return 45 * (1 + guests)
+'''
+
+
+def test_task_file_with_own_tools_is_rewarded_by_the_generator(tmp_path: Path) -> None:
+    (tmp_path / "my_tools.py").write_text(LOUNGE)
+    action = {"name": "lounge_price", "kwargs": {"airport": "JFK", "guests": 1}}
+    tasks = [
+        {
+            "instruction": f"You want the price at gate {gate}.",
+            "actions": [action],
+            "domain": "mock",
+        }
+        for gate in range(3)
+    ]
+    source = tmp_path / "tasks.json"
+    source.write_text(json.dumps({"tasks": tasks}))
+    tools = f"{OURS}.tools={tmp_path / 'my_tools.py'}"
+    overrides = [f"data.train_data=['{source}']", f"trainer.export_path={tmp_path}"]
+    settings = load_settings([*overrides, tools])
+    assert settings.trainer.train_batch_size == 3
+    (table,) = settings.data.train_data
+    with pytest.raises(ConfigError, match=r"needs the tool 'lounge_price'.*tools=FILE\.py"):
+        load_settings([f"data.train_data=['{table}']"])
+    dataset = dataset_of(Path(table))
+    gold = texts(Task.model_validate_json(dataset[0][2]["extra_info"]["task"]), solo=True)
+    answers = {"0": gold, "1": gold[1:]}  # the second one does not call the tool
+    client = ScriptedClient(byte_tokenizer(), lambda name: answers[name.split("_")[0]])
+    batch = batch_of(dataset, [0, 1], samples=1)
+    output = generated(client, batch, tools, "generator.max_input_length=200000")
+    assert [sum(rewards) for rewards in output["rewards"]] == [1.0, 0.0]
+
+
+def test_rows_keep_their_order_without_shuffling(tmp_path: Path) -> None:
+    dataset = dataset_of(training_table(tmp_path, "--domains", "retail"))
+    settings = read_settings(["data.shuffle=false", "trainer.train_batch_size=8"])
+    seen = [row["uid"] for batch in ordered_loader(settings, dataset) for row in batch]
+    assert seen == [str(index) for index in range(len(dataset) // 8 * 8)]
+
+
+def test_evaluation_is_off_without_validation_data() -> None:
+    assert read_settings([]).trainer.eval_interval == -1
+    assert read_settings(["data.val_data=['x.parquet']"]).trainer.eval_interval > 0
+
+
+def test_end_of_turn_token_is_removed_from_a_reply() -> None:
+    assert HERMES.reply("Bye.<|im_end|>") == Message(role="assistant", content="Bye.")

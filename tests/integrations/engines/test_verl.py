@@ -1,0 +1,189 @@
+"""verl's real ``AgentLoopWorker`` and dataset on a CPU, with a server that samples real tokens."""
+# pyright: basic, reportMissingImports=false
+# The engine is installed in a separate environment, so its types are unknown elsewhere.
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paths import ROOT
+
+pytest.importorskip("verl", reason="verl needs a separate environment: make test-engine-verl")
+
+import numpy as np
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
+from verl.protocol import DataProto
+from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
+from verl.workers.rollout.replica import TokenOutput
+
+import grpo_cl
+from grpo_cl.config import GRPOConfig
+from grpo_cl.envs import load_domain
+from grpo_cl.envs.tasks import TaskDataLoader
+from grpo_cl.errors import ConfigError
+from grpo_cl.integrations.rows import task_row, write_table
+from grpo_cl.integrations.verl.__main__ import verl_command
+from grpo_cl.rewards import RewardOracle
+from grpo_cl.runs.episodes import FOLDER_VARIABLE, read_episode
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # of verl and its dependencies
+    pytest.mark.timeout(600),
+]
+
+TINY_DIR = Path(grpo_cl.__file__).parent / "policy" / "tiny"
+CONFIGS = ROOT / "configs" / "engines"
+TINY = GRPOConfig.model_validate(
+    {"model_name_or_path": "tiny", "task_order": ["retail"], "max_tasks_per_domain": 3, "seed": 3}
+)
+LENGTHS = {"prompt_length": 256, "response_length": 1024}
+
+
+class TokenServer:
+    """verl's server interface; samples from the embedded policy."""
+
+    def __init__(self) -> None:
+        module = AutoModelForCausalLM.from_pretrained(TINY_DIR, dtype=torch.float32)
+        self._module: Any = module.eval()
+        self.requests: list[dict[str, Any]] = []
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]
+    ) -> TokenOutput:
+        self.requests.append({"id": request_id, "ids": list(prompt_ids), **sampling_params})
+        input_ids = torch.tensor([prompt_ids])
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(len(self.requests))
+            output = self._module.generate(
+                input_ids,
+                attention_mask=torch.ones_like(input_ids),
+                do_sample=sampling_params["temperature"] > 0,
+                max_new_tokens=sampling_params["max_tokens"],
+                eos_token_id=sampling_params["stop_token_ids"],
+                return_dict_in_generate=True,
+                output_logits=True,
+                top_k=0,
+            )
+        ids = output.sequences[0, len(prompt_ids) :].tolist()
+        logprobs = [float(x[0].log_softmax(-1)[n]) for x, n in zip(output.logits, ids, strict=True)]
+        fields = {"min_global_steps": 7, "max_global_steps": 7}
+        return TokenOutput(token_ids=ids, log_probs=logprobs, extra_fields=fields)
+
+
+def settings(folder: Path, *overrides: str, **changes: Any) -> Any:
+    loop = folder / "loop.yaml"
+    (entry,) = OmegaConf.load(CONFIGS / "verl_loop.yaml")
+    entry.settings = {"model_name_or_path": "tiny", **changes}
+    OmegaConf.save(OmegaConf.create([entry]), loop)
+    lengths = [f"actor_rollout_ref.rollout.{name}={count}" for name, count in LENGTHS.items()]
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        return compose(
+            "verl",
+            [
+                f"actor_rollout_ref.model.path={TINY_DIR}",
+                f"actor_rollout_ref.rollout.agent.agent_loop_config_path={loop}",
+                f"data.train_files={folder / 'train.parquet'}",
+                *lengths,
+                *overrides,
+            ],
+        )
+
+
+def batch(folder: Path, config: Any, *, repeat: int) -> DataProto:
+    domain = load_domain("retail", None)
+    tasks = TaskDataLoader(TINY).train_tasks("retail")
+    rows = [
+        task_row(domain, task, split="train", index=n, user="solo") for n, task in enumerate(tasks)
+    ]
+    write_table(folder / "train.parquet", rows)
+    tokenizer = AutoTokenizer.from_pretrained(TINY_DIR)
+    data = RLHFDataset(config.data.train_files, tokenizer, config.data)
+    batched = DataProto.from_single_dict(collate_fn([data[n] for n in range(len(data))]))
+    return batched.repeat(repeat, interleave=True)
+
+
+def test_worker_returns_the_rewards_and_tokens_of_a_local_run(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "rollouts"))
+    config = settings(tmp_path, seed=11)
+    server = TokenServer()
+    worker = AgentLoopWorker(config, server)
+    prompts = batch(tmp_path, config, repeat=4)
+    prompts.meta_info = {"validate": False, "global_steps": 1}
+    output = asyncio.run(worker.generate_sequences(prompts))
+
+    assert len(output) == len(prompts) == 12
+    scores = output.batch["rm_scores"].sum(dim=1)
+    assert {float(score) for score in scores} == {0.0, 1.0}
+    lines = [
+        json.loads(line)
+        for path in (tmp_path / "rollouts").glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    episodes = {tuple(line["tokens"]["ids"]): line for line in lines}
+    assert len(lines) == 12
+    width = LENGTHS["prompt_length"]
+    for n in range(len(output)):
+        mask = output.batch["response_mask"][n].bool()
+        ids = output.batch["responses"][n]
+        sequence = output.batch["input_ids"][n][output.batch["attention_mask"][n].bool()].tolist()
+        # Every request of the episode is a prefix of the trained sequence.
+        requests = [r["ids"] for r in server.requests if r["ids"] == sequence[: len(r["ids"])]]
+        assert requests
+        assert float(scores[n]) == local_reward(episodes[tuple(sequence)])
+        assert mask[0]
+        assert (output.batch["rollout_log_probs"][n][mask] <= 0).all()
+        assert output.batch["attention_mask"][n][width:].sum() >= mask.sum()
+        assert ids.shape == (LENGTHS["response_length"],)
+    assert set(output.non_tensor_batch["min_global_steps"]) == {7}
+    assert list(output.non_tensor_batch["success"]) == pytest.approx(scores.tolist())
+
+
+def local_reward(line: dict[str, Any]) -> float:
+    domain = load_domain("retail", None)
+    oracle = RewardOracle({"retail": domain})
+    return oracle.score(read_episode(line, domain.task(line["task_id"]), oracle).trajectory).value
+
+
+def test_prompt_that_verl_would_truncate_is_rejected_with_the_setting_to_change(tmp_path):
+    config = settings(tmp_path, "actor_rollout_ref.rollout.prompt_length=8", seed=12)
+    worker = AgentLoopWorker(config, TokenServer())
+    prompts = batch(tmp_path, config, repeat=1)
+    prompts.meta_info = {"validate": False, "global_steps": 1}
+    with pytest.raises(ConfigError, match="max_prompt_length"):
+        asyncio.run(worker.generate_sequences(prompts))
+
+
+def test_episode_that_exceeds_the_response_length_has_reward_zero(tmp_path):
+    config = settings(tmp_path, "actor_rollout_ref.rollout.response_length=16", seed=13)
+    worker = AgentLoopWorker(config, TokenServer())
+    prompts = batch(tmp_path, config, repeat=1)
+    prompts.meta_info = {"validate": True, "global_steps": 1}
+    output = asyncio.run(worker.generate_sequences(prompts))
+    assert output.batch["responses"].shape[1] == 16
+    assert output.batch["rm_scores"].sum() == 0
+
+
+def test_command_starts_verl_with_the_settings_of_this_project():
+    command = verl_command(["trainer.nnodes=2"], CONFIGS / "verl.yaml")
+    assert command[:3] == [sys.executable, "-m", "verl.trainer.main_ppo"]
+    assert command[-1] == "trainer.nnodes=2"
+    assert any(argument.endswith(str(CONFIGS / "verl_loop.yaml")) for argument in command)
+    with pytest.raises(ConfigError, match="start from the project's folder"):
+        verl_command([], Path("nowhere.yaml"))
+
+
+def test_settings_load_in_verl(tmp_path):
+    config = settings(tmp_path)
+    assert config.algorithm.adv_estimator == "grpo"
+    assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "grpo_cl"
+    assert config.actor_rollout_ref.rollout.calculate_log_probs
+    assert np.isclose(config.actor_rollout_ref.actor.optim.lr, 1e-6)

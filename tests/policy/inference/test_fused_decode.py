@@ -1,0 +1,301 @@
+"""The fused decoding step and its kernels, run by Triton's interpreter."""
+
+from collections.abc import Callable
+from importlib import import_module
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+)
+
+from architectures import WINDOW, built
+from grpo_cl.gpu_memory.constants import MIN_PREFIX
+from grpo_cl.policy.inference.decoders import MAX_GRAPH_PREFILL, GraphDecoder
+from grpo_cl.policy.inference.fused_decode import (
+    FusedDecoder,
+    is_exact,
+    make_fused_decoder,
+    query_tiles,
+)
+from grpo_cl.policy.inference.merged_linears import MergedLinears
+from grpo_cl.policy.inference.model_runner import Chunk, ModelRunner
+from grpo_cl.policy.kernels.lora_linear import lora_linear
+from llama_models import CONTEXT, SIZES, adapted_llama, llama, partly_adapted_qwen2, qwen2, qwen3
+from parameters import mostly_slow
+from sampling import finish, is_greedy, request, sampler, some_ids
+
+pytest.importorskip("triton")
+decode: Any = import_module("grpo_cl.policy.kernels.triton.decode")
+decode_attention: Any = import_module("grpo_cl.policy.kernels.triton.decode_attention")
+lora: Any = import_module("grpo_cl.policy.kernels.triton.lora")
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    "builder",
+    mostly_slow([llama, qwen2, qwen3, adapted_llama, partly_adapted_qwen2], fast=[adapted_llama]),
+)
+def test_the_fused_step_reproduces_the_models_layers(builder: Callable[[], Any]) -> None:
+    module = built(builder)
+    assert isinstance(module, PreTrainedModel)
+    assert make_fused_decoder(module, CPU) is not None
+
+
+@pytest.mark.slow
+def test_a_model_with_other_layers_is_detected() -> None:
+    module = built(llama)
+    assert isinstance(module, PreTrainedModel)
+    decoder = FusedDecoder(module)
+    module.model.layers[1].input_layernorm.forward = lambda hidden: hidden
+    assert not is_exact(decoder, module, CPU)
+
+
+@pytest.mark.slow
+def test_changed_weights_are_refreshed() -> None:
+    module = built(llama)
+    assert isinstance(module, PreTrainedModel)
+    decoder = FusedDecoder(module)
+    with torch.no_grad():
+        module.model.layers[0].mlp.up_proj.weight.mul_(2)
+        module.model.layers[1].self_attn.k_proj.bias.add_(1)
+    assert not is_exact(decoder, module, CPU)
+    decoder.refresh_weights()
+    assert is_exact(decoder, module, CPU)
+
+
+@pytest.mark.slow
+def test_changed_adapters_are_refreshed_and_disabled_ones_are_left_out() -> None:
+    module = built(adapted_llama)
+    assert isinstance(module, PreTrainedModel)
+    decoder = FusedDecoder(module)
+    layer: Any = module.model.layers[1].mlp.down_proj
+    with torch.no_grad():
+        layer.lora_B["default"].weight.mul_(3)
+    assert not is_exact(decoder, module, CPU)
+    decoder.refresh_weights()
+    assert is_exact(decoder, module, CPU)
+    layer.enable_adapters(False)
+    assert is_exact(decoder, module, CPU)
+
+
+def test_unsupported_architectures_have_no_fused_decoder() -> None:
+    sizes: dict[str, Any] = SIZES | WINDOW
+    windowed = MistralForCausalLM(MistralConfig(**sizes))
+    other = LlamaForCausalLM(LlamaConfig(**SIZES, hidden_act="gelu"))
+    sizes = SIZES | {"head_dim": 8}
+    narrow = LlamaForCausalLM(LlamaConfig(**sizes))
+    assert all(make_fused_decoder(model, CPU) is None for model in (windowed, other, narrow))
+
+
+@pytest.mark.slow
+def test_replies_after_a_shared_prefix_are_those_of_the_model() -> None:
+    module = built(llama)
+    assert isinstance(module, PreTrainedModel)
+    engine = sampler(module, slots=3, context=CONTEXT, graphs=True)
+    engine._decoder = GraphDecoder(module, engine._runner, lambda: FusedDecoder(module))
+    rng = Random(0)
+    prefix = some_ids(rng, MIN_PREFIX, MIN_PREFIX)
+    prompts = [prefix + some_ids(rng, 9, 9), prefix + some_ids(rng, 4, 4), some_ids(rng, 9, 9)]
+    engine.submit(request(name, ids, max_new_tokens=4) for name, ids in enumerate(prompts))
+    done = finish(engine, len(prompts))
+    assert all(is_greedy(module, ids, done[name].ids) for name, ids in enumerate(prompts))
+
+
+@pytest.mark.slow
+def test_fused_prefill_and_decoding_of_several_turns_are_those_of_the_model() -> None:
+    module = built(llama)
+    assert isinstance(module, PreTrainedModel)
+    engine = sampler(module, slots=3, graphs=True)
+    engine._decoder = GraphDecoder(module, engine._runner, lambda: FusedDecoder(module))
+    rng = Random(1)
+    histories = [some_ids(rng, 3, 7) for _ in range(3)]
+    added = histories
+    for _ in range(2):
+        engine.submit(request(name, ids, max_new_tokens=2) for name, ids in enumerate(added))
+        done = finish(engine, len(histories))
+        assert all(is_greedy(module, ids, done[name].ids) for name, ids in enumerate(histories))
+        added = [some_ids(rng, 2, 5) for _ in histories]
+        pairs = zip(histories, added, strict=True)
+        histories = [[*ids, *done[name].ids, *more] for name, (ids, more) in enumerate(pairs)]
+
+
+def test_long_prefills_are_left_to_the_model_runner() -> None:
+    module = built(llama)
+    assert isinstance(module, PreTrainedModel)
+    limit = MAX_GRAPH_PREFILL
+    runner = ModelRunner(module, context=2 * limit, slots=1, device=CPU, max_prefill_tokens=limit)
+    decoder = GraphDecoder(module, runner, lambda: FusedDecoder(module))
+    assert not decoder.prefill([Chunk(0, 0, [1] * (limit + 1))])
+    unfused = GraphDecoder(module, runner, lambda: None)
+    assert not unfused.prefill([Chunk(0, 0, [1])])
+
+
+def reference_attention(query_HD: Tensor, keys_JKD: Tensor, values_JKD: Tensor) -> Tensor:
+    group = len(query_HD) // len(keys_JKD)
+    keys, values = (state.repeat_interleave(group, 0) for state in (keys_JKD, values_JKD))
+    scores_HK = (keys @ query_HD[..., None])[..., 0] * query_HD.shape[-1] ** -0.5
+    return (scores_HK.softmax(-1)[:, None] @ values)[:, 0]
+
+
+def test_rows_attend_to_their_own_tokens_and_the_visible_part_of_each_prefix() -> None:
+    torch.manual_seed(0)
+    query_BHD, cache = (
+        torch.randn(5, 6, 16),
+        (torch.randn(7, 2, 600, 16), torch.randn(7, 2, 600, 16)),
+    )
+    prefixes = [(torch.randn(2, 1024, 16), torch.randn(2, 1024, 16)) for _ in range(2)]
+    positions_B = torch.tensor([0, 599, 255, 256, 7])
+    visible_SB = torch.tensor([[0, 1024, 256, 0, 0], [0, 0, 0, 768, 512]])
+    attention = decode_attention.SplitKVAttention(query_BHD, 2, 600, (1024, 1024))
+    attention.attend_suffix(cache, (torch.arange(5), positions_B))
+    for prefix, visible_B in zip(prefixes, visible_SB, strict=True):
+        attention.attend_prefix(prefix, visible_B)
+    output_BHD = attention.merge()
+    for row, (query_HD, end) in enumerate(zip(query_BHD, positions_B + 1, strict=True)):
+        keys, values = (
+            torch.cat([cache[kind][row, :, :end], *(
+                prefix[kind][:, :visible]
+                for prefix, visible in zip(prefixes, visible_SB[:, row], strict=True)
+            )], 1) for kind in (0, 1)
+        )  # fmt: skip
+        torch.testing.assert_close(output_BHD[row], reference_attention(query_HD, keys, values))
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "splits"),
+    [(4, 200, 1), (4, 300, 2), pytest.param(192, 300, 1, marks=pytest.mark.slow)],
+)
+def test_many_or_short_rows_are_not_split(rows: int, length: int, splits: int) -> None:
+    torch.manual_seed(0)
+    query_BHD = torch.randn(rows, 2, 16)
+    cache = torch.randn(rows, 2, length, 16), torch.randn(rows, 2, length, 16)
+    ends_B = torch.ones(rows, dtype=torch.long)
+    ends_B[:3] = torch.tensor([length, 64, 65])
+    attention = decode_attention.SplitKVAttention(query_BHD, 2, length)
+    assert len(attention.lse_SBH) == splits
+    attention.attend_suffix(cache, (torch.arange(rows), ends_B - 1))
+    for row, output_HD in enumerate(attention.merge()):
+        visible = (kind[row, :, : ends_B[row]] for kind in cache)
+        torch.testing.assert_close(output_HD, reference_attention(query_BHD[row], *visible))
+
+
+def test_splits_are_as_long_as_enough_programs_allow() -> None:
+    assert [decode_attention.split_size(384, length) for length in (256, 512, 768, 6144)] == [
+        256,
+        512,
+        1024,
+        1024,
+    ]
+    assert [decode_attention.split_size(programs, 768) for programs in (3, 128, 192, 383)] == [
+        256,
+        256,
+        512,
+        512,
+    ]
+    assert decode_attention.split_size(48, 6144) == 512
+    assert (
+        decode_attention.split_size(288, 9728, 512, 2048) == 2048
+    )  # a prefix that 2,048 tokens attend to
+
+
+def num_splits(rows: int, length: int, *prefixes: int) -> int:
+    query_BHD = torch.empty(rows, 3, 16)
+    return len(decode_attention.SplitKVAttention(query_BHD, 1, length, prefixes).lse_SBH)
+
+
+def test_few_rows_have_many_splits_and_many_rows_have_few() -> None:
+    assert num_splits(384, 768) == 1
+    assert num_splits(192, 768, 1024, 1536) == 2 + 2 + 3
+    assert num_splits(128, 768, 9728) == 3 + 19
+    assert num_splits(2048, 768, 9728) == 1 + 5
+
+
+def test_tokens_of_a_tile_attend_to_their_row_causally() -> None:
+    """Seven tokens of row 3 in tiles of at most four, one token of row 0, and an empty tile."""
+    torch.manual_seed(0)
+    assert [decode_attention.tile_size(group) for group in (1, 3, 7, 8, 64, 100)] == [
+        64,
+        16,
+        8,
+        8,
+        1,
+        1,
+    ]
+    query_BHD = torch.randn(8, 6, 16)
+    cache = torch.randn(4, 2, 300, 16), torch.randn(4, 2, 300, 16)
+    rows, positions_B = [3] * 7 + [0], torch.tensor([*range(252, 259), 0])
+    assert query_tiles(rows, 4) == [(0, 4), (4, 3), (7, 1)]
+    firsts_M, counts_M = torch.tensor([*query_tiles(rows, 4), (0, 0)]).t().contiguous()
+    tiles = decode_attention.Tiles(firsts_M, counts_M, 4)
+    attention = decode_attention.SplitKVAttention(query_BHD, 2, 300, (), tiles)
+    attention.attend_suffix(cache, (torch.tensor(rows), positions_B))
+    for token, output_HD in enumerate(attention.merge()):
+        visible = (kind[rows[token], :, : positions_B[token] + 1] for kind in cache)
+        torch.testing.assert_close(output_HD, reference_attention(query_BHD[token], *visible))
+
+
+def test_norm_swiglu_and_rope_are_those_of_the_formulas() -> None:
+    torch.manual_seed(0)
+    gate, up, weight = torch.randn(3, 48), torch.randn(3, 48), torch.randn(48)
+    total, normed = decode.add_norm(gate, up, weight, 1e-5)
+    torch.testing.assert_close(total, gate + up)
+    torch.testing.assert_close(normed, torch.rms_norm(gate + up, (48,), weight, 1e-5))
+    torch.testing.assert_close(decode.swiglu(gate, up), torch.nn.functional.silu(gate) * up)
+    cache = torch.zeros(4, 1, 5, 4), torch.zeros(4, 1, 5, 4)
+    query, key, value = (
+        torch.tensor([[[1.0, 2, 3, 4]] * 2]),
+        torch.tensor([[[5.0, 6, 7, 8]]]),
+        gate[:1, None, :4],
+    )
+    angles = torch.tensor([[torch.pi / 2, 0] * 2])
+    where = torch.tensor([3]), torch.tensor([2])
+    rotated = decode.rope_and_cache((query, key, value), (angles.cos(), angles.sin()), cache, where)
+    # A quarter turn takes the first pair (1, 3) to (-3, 1); the second pair stays.
+    torch.testing.assert_close(rotated[0], torch.tensor([[-3.0, 2, 1, 4]] * 2))
+    torch.testing.assert_close(cache[0][3, 0, 2], torch.tensor([-7.0, 6, 5, 8]))
+    torch.testing.assert_close(cache[1][3, 0, 2], value[0, 0])
+    assert cache[0].count_nonzero() == 4
+
+
+@pytest.mark.parametrize("merge", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_merged_linears_have_the_outputs_of_each_layer(merge: bool, dtype: torch.dtype) -> None:
+    """300 inputs in three splits, 40 and 160 outputs with an adapter of rank 4, and 7 without."""
+    torch.manual_seed(0)
+    names = {"wide": 160, "bare": 7, "narrow": 40}
+    plain = nn.ModuleDict({name: nn.Linear(300, width) for name, width in names.items()}).to(dtype)
+    adapters = LoraConfig(
+        r=4, lora_alpha=6, target_modules=["wide", "narrow"], init_lora_weights=False
+    )
+    layers: Any = get_peft_model(plain, adapters).base_model.model
+    merged = MergedLinears([layers[name] for name in names], merge=merge)
+    merged.refresh_weights()
+    tokens = torch.randn(35, 300).to(dtype)
+    with torch.no_grad():
+        for name, output in zip(names, merged(tokens), strict=True):
+            torch.testing.assert_close(output, lora_linear(layers[name], tokens))
+
+
+@pytest.mark.parametrize(("rows", "width"), [(3, 130), (200, 2700)])
+def test_lora_down_and_up_are_the_two_matrix_products(rows: int, width: int) -> None:
+    """Adapters of rank 2 and rank 70; with the larger size a program writes several tiles."""
+    torch.manual_seed(0)
+    tokens, down = torch.randn(rows, 130), torch.randn(72, 130)
+    inner = lora.lora_down(tokens, down)
+    assert inner.shape == (2, rows, 72)  # splits of 128 inputs and of 2
+    torch.testing.assert_close(inner.sum(0), tokens @ down.T, rtol=1e-4, atol=1e-4)
+    up, output = torch.randn(width, 70), torch.ones(rows, width + 70)
+    lora.lora_up(inner, 2, up, 0.5, output[:, 50:-20])
+    expected = 1 + 0.5 * tokens @ down[2:].T @ up.T
+    torch.testing.assert_close(output[:, 50:-20], expected, rtol=1e-4, atol=1e-3)
+    assert (output[:, :50] == 1).all() and (output[:, -20:] == 1).all()

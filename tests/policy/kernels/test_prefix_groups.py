@@ -1,0 +1,51 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_cl.gpu_memory.constants import MIN_SHARED_TOKENS
+from grpo_cl.policy.kernels.prefix_groups import PrefixGroup, group_by_prefix
+
+LONG = tuple(range(1000, 1000 + MIN_SHARED_TOKENS))
+words = st.integers(0, 2)
+sequences = st.lists(
+    st.tuples(st.sampled_from([(), LONG, (*LONG, *LONG)]), st.lists(words, min_size=1, max_size=4)),
+    min_size=1,
+    max_size=8,
+).map(lambda parts: [(*start, *end) for start, end in parts])
+
+
+def test_a_prefix_leaves_every_sequence_a_token():
+    (group,) = group_by_prefix([(*LONG, 1), (*LONG, 1)])
+    assert group == PrefixGroup((0, 1), MIN_SHARED_TOKENS)
+    (group,) = group_by_prefix([(*LONG, 1), (*LONG, 1, 2)])
+    assert group == PrefixGroup((0, 1), MIN_SHARED_TOKENS)
+    assert {group.prefix_length for group in group_by_prefix([LONG, LONG])} == {0}
+
+
+def test_sequences_with_a_long_common_prefix_are_a_group():
+    groups = group_by_prefix([(*LONG, 1), (7, 8), (*LONG, 2)])
+    assert sorted(groups) == [PrefixGroup((0, 2), MIN_SHARED_TOKENS), PrefixGroup((1,), 0)]
+
+
+def test_a_short_common_prefix_is_not_shared():
+    assert {group.prefix_length for group in group_by_prefix([(1, 2, 3), (1, 2, 4)])} == {0}
+
+
+def test_sequences_with_a_longer_common_prefix_are_split_off():
+    longer = (*LONG, *range(500))
+    groups = group_by_prefix([(*longer, 1), (*longer, 2), (*LONG, 3), (*LONG, 4)])
+    # One group: 32 + 2 * 501 + 2 = 1036 tokens; two groups: (532 + 2) + (32 + 2) = 568.
+    assert sorted(groups) == [
+        PrefixGroup((0, 1), MIN_SHARED_TOKENS + 500),
+        PrefixGroup((2, 3), MIN_SHARED_TOKENS),
+    ]
+
+
+@given(sequences)
+def test_groups_are_a_partition_and_their_members_share_the_prefix(batch: list[tuple[int, ...]]):
+    groups = group_by_prefix(batch)
+    indices = sorted(index for group in groups for index in group.members)
+    assert indices == list(range(len(batch)))
+    for group in groups:
+        prefixes = {batch[index][: group.prefix_length] for index in group.members}
+        assert len(prefixes) == 1
+        assert all(len(batch[index]) > group.prefix_length for index in group.members)
