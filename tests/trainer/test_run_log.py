@@ -61,6 +61,15 @@ def test_a_refused_setting_changes_no_file(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
+def test_damaged_times_are_named_before_later_results_are_moved_aside(tmp_path: Path) -> None:
+    toy_run(tmp_path, **SHORT)
+    RunDir(tmp_path).times_journal.write_text("{\n")
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=r"times.jsonl, line 1 is damaged"):
+        resume(tmp_path / "checkpoint_task_0")
+    assert contents(tmp_path) == before
+
+
 def test_a_resume_says_which_model_it_loads_into_which_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

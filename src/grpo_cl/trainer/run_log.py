@@ -111,6 +111,7 @@ class RunLog:
         self._journal: Journal | None = None
         self._episodes: Journal | None = None
         self._times: Journal | None = None
+        self._earlier_times: list[dict[str, Any]] = []
         self._evaluated: dict[str, Sequence[ScoredTrajectory]] = {}
         self._samples: list[tuple[Value, ...]] = []
         self._trackers = list(trackers)
@@ -247,6 +248,8 @@ class RunLog:
         self._damaged = damaged_journals(self._source, state) if self._is_main else []
         if not self.config.accept_damage or self.config.fork is not None:
             require_journals(self._source, self._damaged)
+        if self._is_main:
+            self._earlier_times = list(read_journal(self._source.times_journal))
         return state
 
     def _without_damage(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
@@ -333,7 +336,7 @@ class RunLog:
         if checkpoint is None:
             return
         time_left = self._progress.time_left
-        for line in read_journal(self.run.times_journal):
+        for line in self._earlier_times:
             time_left.add_line(line)
         position = Position(**checkpoint.state["position"])
         time_left.move_to(position.stage, position.step, rows=len(self.matrix.rows))
