@@ -71,7 +71,7 @@ MANY = {"memory": Sample(150, 40, 1)}
 MOST = Sample(600, 150, 3)
 
 
-def require_contract(name: str, level: float, sample: Sample) -> None:
+def assert_contract(name: str, level: float, sample: Sample) -> None:
     taught = generated(name, "train", level, sample.train)
     tested = generated(name, "test", level, sample.test)
     for task in (*taught, *tested):
@@ -95,14 +95,14 @@ def test_every_domain_with_a_generator_is_covered(domain: GetDomain) -> None:
 def test_test_tasks_need_taught_skills_in_new_combinations_for_new_customers(
     name: str, level: float
 ) -> None:
-    require_contract(name, level, FEW.get(name, SOME))
+    assert_contract(name, level, FEW.get(name, SOME))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", (0.2, 0.8))
 @pytest.mark.parametrize("name", GENERATORS)
 def test_every_skill_of_two_in_a_hundred_test_tasks_is_taught(name: str, level: float) -> None:
-    require_contract(name, level, MANY.get(name, MOST))
+    assert_contract(name, level, MANY.get(name, MOST))
 
 
 @pytest.mark.slow

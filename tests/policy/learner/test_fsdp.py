@@ -84,7 +84,7 @@ def test_sharded_run_equals_an_unsharded_one_and_resumes_exactly(policy: Path, t
     assert all(torch.equal(resumed_model[name], sharded[name]) for name in sharded)
 
 
-def require_same_weights(policy: Path, folder: Path, names: list[str]) -> None:
+def assert_same_weights(policy: Path, folder: Path, names: list[str]) -> None:
     """Train each case sharded and unsharded."""
     run_two_processes("sharded_work.py", policy, folder, *names, timeout_s=900)
     results = json.loads((folder / "results.json").read_text())
@@ -97,7 +97,7 @@ def require_same_weights(policy: Path, folder: Path, names: list[str]) -> None:
 def test_an_algorithm_gives_the_same_weights_in_a_sharded_policy(policy: Path, tmp_path: Path):
     """Weights are swapped, penalised, projected and averaged."""
     names = ["agem", "ewc", "kl_old states=current", "merge", "rapo"]
-    require_same_weights(policy, tmp_path, names)
+    assert_same_weights(policy, tmp_path, names)
 
 
 @pytest.mark.slow
@@ -108,4 +108,4 @@ def test_every_algorithm_and_option_gives_the_same_weights_in_a_sharded_policy(
 ):
     names = [case.name for case in cases()]
     assert {name.split()[0] for name in names} == ALGORITHMS.keys() - UNSHARDED.keys()
-    require_same_weights(policy, tmp_path, names)
+    assert_same_weights(policy, tmp_path, names)
