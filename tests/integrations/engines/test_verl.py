@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from chat_server import ChatServer
 from paths import ROOT
 
 pytest.importorskip("verl", reason="verl needs a separate environment: make test-engine-verl")
@@ -29,6 +30,8 @@ from grpo_cl.config import GRPOConfig
 from grpo_cl.envs import load_domain
 from grpo_cl.envs.tasks import TaskDataLoader
 from grpo_cl.errors import ConfigError
+from grpo_cl.integrations.episode_context import episode_config
+from grpo_cl.integrations.plan.folder import CONFIG_VARIABLE
 from grpo_cl.integrations.rows import task_row, write_table
 from grpo_cl.integrations.verl.__main__ import verl_command
 from grpo_cl.rewards import RewardOracle
@@ -187,3 +190,33 @@ def test_settings_load_in_verl(tmp_path):
     assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "grpo_cl"
     assert config.actor_rollout_ref.rollout.calculate_log_probs
     assert np.isclose(config.actor_rollout_ref.actor.optim.lr, 1e-6)
+
+
+def test_shipped_settings_leave_the_limits_of_a_planned_run(tmp_path, monkeypatch):
+    planned = TINY.model_copy(update={"max_new_tokens": 77})
+    (tmp_path / "config.json").write_text(planned.model_dump_json())
+    monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path / "config.json"))
+    (entry,) = OmegaConf.to_container(OmegaConf.load(CONFIGS / "verl_loop.yaml"))
+    config = episode_config({"user_strategy": "solo", **entry["settings"]})
+    assert config.max_new_tokens == 77
+    assert config.rollout.max_turns == planned.rollout.max_turns
+
+
+def test_episode_without_a_reply_has_the_step_of_the_weights_that_verl_needs(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOPBACK_API_KEY", "any")
+    with ChatServer(lambda body: "Hi", ("500",) * 99) as server:
+        config = settings(
+            tmp_path,
+            user_strategy="llm",
+            user_model="openai-api/loopback/customer",
+            user_base_url=server.url,
+            models={"retries": 0, "cache_dir": None},
+            seed=14,
+        )
+        worker = AgentLoopWorker(config, TokenServer())
+        prompts = batch(tmp_path, config, repeat=1)
+        prompts.meta_info = {"validate": False, "global_steps": 1}
+        output = asyncio.run(worker.generate_sequences(prompts))
+    assert list(output.non_tensor_batch["lost"]) == [1.0, 1.0, 1.0]
+    steps = np.array(output.non_tensor_batch["min_global_steps"], dtype=int)  # as verl does
+    assert steps.tolist() == [0, 0, 0]

@@ -8,7 +8,7 @@ own tools, which truncate schemas and results, are not used.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -60,7 +60,9 @@ class GrpoClLoop(AgentLoopBase):
         limits = TokenLimits(self.rollout_config.prompt_length, self.rollout_config.response_length)
         queue = ServerRequestQueue(self.server_manager, sampling_params, limits)
         outcome = await self._play(context, task, queue)
-        return self._output(outcome, queue, time.monotonic() - started)
+        # Without a reply no server reported the step of its weights, and verl needs an integer.
+        steps = queue.steps or [row.get("global_steps", 1) - 1]
+        return self._output(outcome, queue.generation_s, steps, time.monotonic() - started)
 
     async def _play(
         self, context: EpisodeContext, task: Task, queue: ServerRequestQueue
@@ -85,7 +87,7 @@ class GrpoClLoop(AgentLoopBase):
         return await asyncio.to_thread(context.score, trajectory)
 
     def _output(
-        self, outcome: Outcome, queue: ServerRequestQueue, duration_s: float
+        self, outcome: Outcome, generation_s: float, steps: Sequence[int], duration_s: float
     ) -> AgentLoopOutput:
         trajectory, is_failed = outcome.trajectory, outcome.training_reward is None
         trace = trajectory.tokens
@@ -105,14 +107,14 @@ class GrpoClLoop(AgentLoopBase):
             reward_score=outcome.training_reward or 0.0,
             num_turns=len(trajectory.messages),
             metrics=AgentLoopMetrics(
-                generate_sequences=queue.generation_s,
-                tool_calls=max(0.0, duration_s - queue.generation_s),
+                generate_sequences=generation_s,
+                tool_calls=max(0.0, duration_s - generation_s),
             ),
             extra_fields={
                 "turn_scores": [],
                 "tool_rewards": [],
-                "min_global_steps": min(queue.steps, default=None),
-                "max_global_steps": max(queue.steps, default=None),
+                "min_global_steps": min(steps),
+                "max_global_steps": max(steps),
                 "reward_extra_info": {"success": outcome.reward.value, "lost": float(is_failed)},
             },
         )
