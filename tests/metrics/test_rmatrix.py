@@ -109,6 +109,17 @@ def test_cells_outside_of_the_matrix_are_refused():
             "domains": ["a"],
             "rows": [{"after": "a", "cells": {"a": {"mean": 1.0, "tasks": {"t": [2, 1]}}}}],
         },
+        {
+            "domains": ["a"],
+            "rows": [
+                {
+                    "after": "a",
+                    "cells": {
+                        "a": {"mean": 1.0, "tasks": {}, "component_tasks": {"DB": {"t": 1.0}}}
+                    },
+                }
+            ],
+        },
     ],
 )
 def test_an_inconsistent_matrix_is_refused(wrong: dict[str, object]):
@@ -163,6 +174,10 @@ def test_a_component_is_averaged_over_the_tasks_that_are_judged_by_it():
 
     measured = measure({"asks": [told(True), told(False)], "does not": [told(), told()]})
     assert measured.components == {"DB": 1.0, "COMMUNICATE": 0.5}
+    assert measured.component_tasks == {
+        "DB": {"asks": 1.0, "does not": 1.0},
+        "COMMUNICATE": {"asks": 0.5},
+    }
     assert measured.mean == 0.75
 
 

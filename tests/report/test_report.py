@@ -81,6 +81,30 @@ def test_a_change_without_an_interval_is_not_coloured_as_beyond_noise(tmp_path: 
     assert 'class="worse"' not in components and 'class="better"' not in components
 
 
+def test_reward_components_and_their_changes_have_intervals_over_tasks(tmp_path: Path):
+    """Sixteen tasks: DB is 1 on all of them when learned, and on none after the next stage."""
+    matrix = RMatrix(domains=("airline", "retail"))
+    tasks = {str(index): (0, 1) for index in range(16)}
+    for after, database in ((BASE, 0.0), ("airline", 1.0), ("retail", 0.0)):
+        spoken = {task: float(index < 8) for index, task in enumerate(tasks)}
+        by_task = {"DB": dict.fromkeys(tasks, database), "COMMUNICATE": spoken}
+        means = {"DB": database, "COMMUNICATE": 0.5}
+        cell = Cell(mean=0.0, tasks=tasks, components=means, component_tasks=by_task)
+        matrix = matrix.with_cell(after, "airline", cell).with_cell(after, "retail", cell)
+    write_json(RunDir(tmp_path).r_matrix, matrix.to_json())
+    page = write_report(tmp_path).read_text()
+    table = page.partition('aria-label="Reward components"')[2].partition("</table>")[0]
+    rows = [" ".join(Page(row).text.split()) for row in table.split("<tr>")]
+    # Clopper and Pearson: 0 of 16 reach up to 1 - 0.025^(1/16), 8 of 16 from 0.247 to 0.753.
+    database = "0.000[0.000, 0.206] 1.000[0.794, 1.000] 0.000[0.000, 0.206] −1.000no variance"
+    spoken = "0.500[0.247, 0.753]"
+    text = " ".join(rows).replace(" [", "[").replace(" no", "no")
+    assert f"airline database {database}" in text
+    assert f"airline communication {spoken} {spoken} {spoken} +0.000no variance" in text
+    assert table.count('class="worse"') == 1  # the database of airline
+    assert text.rstrip().endswith(f"{spoken} {spoken} {spoken} –")  # retail: no later stage
+
+
 def write_floors(root: Path, *, solved: tuple[str, ...]) -> None:
     """A run in a domain of ten tasks; policies without skill solve some of them."""
     matrix = RMatrix(domains=("shop",), facts={"shop": DomainFacts(floor_tasks=solved)})

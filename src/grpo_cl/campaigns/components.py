@@ -16,7 +16,7 @@ class ComponentChange(Record):
     mean: float
     """Over seeds."""
     interval: Interval | None
-    """None with one seed: components have no counts of tasks."""
+    """Over seeds; None with one seed."""
     difference: Comparison | None
     """From the reference, exploratory and without correction; None with one seed."""
 

@@ -74,6 +74,9 @@ class Cell(Record):
     components: dict[str, float] = Field(default_factory=dict)
     """Means of the reward components, ``tool_name`` and ``tool_arguments``, each over the tasks
     that are judged by it; absent if none is."""
+    component_tasks: dict[str, dict[str, float]] | None = None
+    """Mean of each component on every task that is judged by it, over trials; None if there are no
+    components, and in files that do not have them."""
     reward_std: float | None = None
     """Standard deviation of the reward over episodes."""
     tool_accuracy: float | None = None
@@ -118,10 +121,13 @@ class Cell(Record):
         return {name: value for name, value in metrics.items() if value is not None}
 
     @model_validator(mode="after")
-    def _successes_are_at_most_trials(self) -> Self:
+    def _counts_and_components_are_those_of_the_tasks(self) -> Self:
         for name, (successes, trials) in self.tasks.items():
             if successes > trials:
                 raise ValueError(f"task {name!r} has {successes} successes in {trials} trials")
+        judged = {task for means in (self.component_tasks or {}).values() for task in means}
+        if unknown := sorted(judged - set(self.tasks)):
+            raise ValueError(f"components of {unknown}, which are not among the tasks")
         return self
 
 
@@ -224,7 +230,8 @@ def measure(rewards: Mapping[str, Sequence[Reward]]) -> Cell:
     if not episodes:
         raise ValueError("an evaluation needs at least one episode")
     names = sorted({name for _, numbers in episodes for name in numbers})
-    means = {name: _task_mean(episodes, name) for name in names}
+    by_task = {name: _task_means(episodes, name) for name in names}
+    means = {name: fmean(found.values()) for name, found in by_task.items()}
     return Cell(
         mean=means.pop(_REWARD),
         tool_accuracy=means.pop(_TOOL_ACCURACY, None),
@@ -234,6 +241,7 @@ def measure(rewards: Mapping[str, Sequence[Reward]]) -> Cell:
             if group
         },
         components=means,
+        component_tasks={name: by_task[name] for name in means} or None,
         reward_std=pstdev(numbers[_REWARD] for _, numbers in episodes),
     )
 
@@ -263,9 +271,9 @@ def _numbers(reward: Reward) -> dict[str, float]:
     return numbers | {f"answers_{kind}": fmean(values) for kind, values in scores.items()}
 
 
-def _task_mean(episodes: Iterable[tuple[str, dict[str, float]]], name: str) -> float:
+def _task_means(episodes: Iterable[tuple[str, dict[str, float]]], name: str) -> dict[str, float]:
     by_task: defaultdict[str, list[float]] = defaultdict(list)
     for task, numbers in episodes:
         if name in numbers:
             by_task[task].append(numbers[name])
-    return fmean(fmean(values) for values in by_task.values())
+    return {task: fmean(values) for task, values in by_task.items()}

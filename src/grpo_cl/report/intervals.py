@@ -1,6 +1,6 @@
 """Confidence intervals of the numbers on a page: cells of R-matrices and their changes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from grpo_cl.errors import ConfigError
@@ -18,6 +18,7 @@ from grpo_cl.metrics.statistics import (
     t_interval,
     task_difference,
     task_interval,
+    with_exact_ends,
 )
 
 MIN_EQUAL = 6
@@ -68,6 +69,32 @@ def change_interval(before: Sequence[Cell], after: Sequence[Cell]) -> Interval |
     return _from_episodes(then.mean - first.mean, [first, then])
 
 
+def component_interval(cell: Cell, name: str) -> Interval | None:
+    """The mean of a reward component over new tasks and trials.
+
+    None with fewer than two tasks that are judged by it, or if their means are not in the file.
+    """
+    values = _component_tasks(cell, name)
+    if len(values) < 2:
+        return None
+    found = mean_over_tasks(list(values.values()), "t over tasks")
+    if not all(0 <= value <= 1 for value in values.values()):
+        return found
+    trials = sum(cell.tasks[task][1] for task in values)
+    return with_exact_ends(found, tasks=len(values), trials=trials)
+
+
+def component_change(before: Cell, after: Cell, name: str) -> Interval | None:
+    """The change of a reward component's mean, paired over tasks.
+
+    None with fewer than two tasks, or if not the same tasks are judged by it in both cells.
+    """
+    first, then = _component_tasks(before, name), _component_tasks(after, name)
+    if set(first) != set(then) or len(first) < 2:
+        return None
+    return mean_over_tasks([then[task] - first[task] for task in first], "paired t over tasks")
+
+
 def is_beyond_noise(change: Interval) -> bool:
     """Whether the interval of a change excludes zero.
 
@@ -85,6 +112,10 @@ def pass_hat_interval(tasks: Counts, k: int) -> Interval | None:
     if len(known) < max(2, len(values)):
         return None
     return mean_over_tasks(known, "t over tasks")
+
+
+def _component_tasks(cell: Cell, name: str) -> Mapping[str, float]:
+    return (cell.component_tasks or {}).get(name, {})
 
 
 def _from_episodes(estimate: float, cells: Sequence[Cell]) -> Interval | None:

@@ -16,7 +16,12 @@ from grpo_cl.metrics.continual import (
 from grpo_cl.metrics.floors import FLOORS, DomainFloors, domain_floors, without_floor_tasks
 from grpo_cl.metrics.rmatrix import BASE, TOOL_ARGUMENTS, TOOL_NAME, Cell, DomainFacts, RMatrix
 from grpo_cl.metrics.statistics import Interval, task_interval
-from grpo_cl.report.intervals import pass_hat_interval, score_of
+from grpo_cl.report.intervals import (
+    component_change,
+    component_interval,
+    pass_hat_interval,
+    score_of,
+)
 
 COMPONENTS = {
     TOOL_NAME: "tool choice",
@@ -59,18 +64,14 @@ class PassHatTable(NamedTuple):
 
 
 class ComponentRow(NamedTuple):
-    """Means of one reward component in one domain."""
+    """Means of one reward component in one domain, with their intervals over tasks."""
 
     domain: str
     label: str
-    untrained: float | None
-    learned: float | None
-    last: float | None
-
-    @property
-    def change(self) -> float | None:
-        """The change since the domain was learned."""
-        return None if self.learned is None or self.last is None else self.last - self.learned
+    means: list[tuple[float | None, Interval | None]]
+    """Untrained, just learned, at the end."""
+    change: tuple[float | None, Interval | None]
+    """Since the domain was learned; None if no later stage was evaluated."""
 
 
 class FloorRow(NamedTuple):
@@ -195,8 +196,24 @@ def _component_rows(matrix: RMatrix, domain: str) -> Iterator[ComponentRow]:
         if name in present:
             label = COMPONENTS.get(name, name)
             is_extra = basis is not None and name.isupper() and name not in basis
-            means = (cell.components.get(name) if cell else None for cell in cells)
-            yield ComponentRow(domain, f"[{label}]" if is_extra else label, *means)
+            means = [
+                (cell.components.get(name), component_interval(cell, name))
+                if cell
+                else (None, None)
+                for cell in cells
+            ]
+            change = _component_change(cells[1], cells[2], name)
+            yield ComponentRow(domain, f"[{label}]" if is_extra else label, means, change)
+
+
+def _component_change(
+    learned: Cell | None, last: Cell | None, name: str
+) -> tuple[float | None, Interval | None]:
+    if learned is None or last is None or learned is last:
+        return None, None
+    before, after = learned.components.get(name), last.components.get(name)
+    change = None if before is None or after is None else after - before
+    return change, component_change(learned, last, name)
 
 
 def _changed_tasks(matrix: RMatrix, domain: str) -> Iterator[ChangedTask]:
