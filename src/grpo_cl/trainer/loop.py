@@ -28,8 +28,9 @@ from grpo_cl.trainer.collect import collect, summarize
 from grpo_cl.trainer.evaluate import Play, evaluate
 from grpo_cl.trainer.preflight import check_prompts, check_training, warn_of_limits
 from grpo_cl.trainer.process import Interruption, all_ranks, frozen_gc
+from grpo_cl.trainer.resume import Checkpoint
 from grpo_cl.trainer.rollout_stats import RolloutStats
-from grpo_cl.trainer.run_log import Checkpoint, Position, RunLog
+from grpo_cl.trainer.run_log import Position, RunLog
 from grpo_cl.types import Task, TokenTrace, Trajectory, TrajectoryGroup
 
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol, Self, TextIO
 from grpo_cl.algorithms import find_algorithm
 from grpo_cl.config import GRPOConfig
 from grpo_cl.envs.tasks import TaskDataLoader
-from grpo_cl.errors import ConfigError
 from grpo_cl.metrics.continual import continual_scores
 from grpo_cl.metrics.curves import curve_scores
 from grpo_cl.metrics.diagnostics import evaluation_problem, training_problem
@@ -25,39 +24,20 @@ from grpo_cl.metrics.tables import EPISODE_COLUMNS, Table, Value, matrix_table, 
 from grpo_cl.metrics.time_left import Schedule
 from grpo_cl.report.model_card import TrainedStage, describe_training
 from grpo_cl.rewards import ScoredTrajectory
-from grpo_cl.runs.checkpoint_state import (
-    STATE,
-    read_checkpoint_state,
-    seal_of,
-    with_seals,
-    write_checkpoint_state,
-)
-from grpo_cl.runs.damage import (
-    JournalDamage,
-    accept,
-    damaged_journals,
-    require_journals,
-    with_accepted,
-)
+from grpo_cl.runs.checkpoint_state import seal_of, with_seals, write_checkpoint_state
 from grpo_cl.runs.episodes import episode_line
 from grpo_cl.runs.evaluation_episodes import remove_evaluations_after, write_evaluation
-from grpo_cl.runs.layout import CheckpointFiles, CutOff, RunDir
-from grpo_cl.runs.result_files import begin_checksums, require_checksums, write_json_result
-from grpo_cl.runs.resume import IN_USE, read_task_releases, resume_point, run_of
-from grpo_cl.runs.settings import (
-    NOT_RECORDED,
-    Change,
-    changes_between,
-    read_settings,
-    require_own_settings,
-)
-from grpo_cl.runs.state_files import restoring
+from grpo_cl.runs.layout import CheckpointFiles, RunDir
+from grpo_cl.runs.result_files import begin_checksums, write_json_result
+from grpo_cl.runs.resume import IN_USE, run_of
+from grpo_cl.runs.settings import NOT_RECORDED, Change, changes_between, read_settings
 from grpo_cl.runs.trajectory_buffer import TrajectoryBuffer
 from grpo_cl.storage.files import read_json, write_json
-from grpo_cl.storage.journal import Journal, read_journal
+from grpo_cl.storage.journal import Journal
 from grpo_cl.storage.lock import locked
 from grpo_cl.trainer.evaluate import domain_facts
-from grpo_cl.trainer.fork import forked_state, write_fork
+from grpo_cl.trainer.fork import write_fork
+from grpo_cl.trainer.resume import Checkpoint, Resume, cut_off_after, find_resume, without_damage
 from grpo_cl.types import TrajectoryGroup
 
 logger = logging.getLogger(__name__)
@@ -71,13 +51,6 @@ class Position(NamedTuple):
 
     stage: int = 0
     step: int = 0
-
-
-class Checkpoint(NamedTuple):
-    """A checkpoint to resume from."""
-
-    state: Mapping[str, Any]
-    files: CheckpointFiles
 
 
 class Savable(Protocol):
@@ -103,7 +76,6 @@ class RunLog:
     ) -> None:
         self.config = config
         self.run = RunDir(config.log_dir)
-        self._source = self.run
         self.matrix = RMatrix(domains=config.task_order)
         self.metrics = metrics or MetricsTracker(config)
         self._tasks = tasks
@@ -111,12 +83,11 @@ class RunLog:
         self._journal: Journal | None = None
         self._episodes: Journal | None = None
         self._times: Journal | None = None
-        self._earlier_times: list[dict[str, Any]] = []
         self._evaluated: dict[str, Sequence[ScoredTrajectory]] = {}
         self._samples: list[tuple[Value, ...]] = []
         self._trackers = list(trackers)
         self._changes: list[dict[str, Any]] = []
-        self._damaged: list[JournalDamage] = []
+        self._resume: Resume | None = None
         self._exit = ExitStack()
         self._schedule = Schedule(
             config.task_order, config.num_steps_per_task, config.eval_interval
@@ -137,23 +108,15 @@ class RunLog:
             self._lock(run_of(self.config.resume_from))
         else:
             self.run.require_vacant()
-        point = resume_point(self.config.resume_from)
-        for damage in point.damaged:
-            logger.warning("checkpoint %s is skipped: %s", damage.path, damage.problem)
-        self._source = point.run
+        self._resume = find_resume(self.config, self._tasks.releases, is_main=self._is_main)
         if self.config.fork is None:
-            self.run = point.run
-            self._require_same_tasks()
-            require_checksums(self.run.root)  # before work: every summary is written with one
-        if point.checkpoint is None:
-            return self._without_checkpoint(point.run)
-        state = self._state(point.checkpoint)
-        self._changes = state["changes"]
-        # Rows that were written before domains were appended have no cells of these.
-        with restoring(point.checkpoint.state, STATE):
-            matrix = RMatrix.model_validate(state["r_matrix"])
-        self.matrix = matrix.model_copy(update={"domains": self.config.task_order})
-        return Checkpoint(self._with_journals(state), point.checkpoint)
+            self.run = self._resume.run
+        checkpoint = self._resume.checkpoint
+        if checkpoint is not None:
+            assert self._resume.matrix is not None
+            self.matrix = self._resume.matrix
+            self._changes = checkpoint.state["changes"]
+        return checkpoint
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
         """Write the directory of a new run, or return that of a resumed one to ``checkpoint``.
@@ -164,13 +127,13 @@ class RunLog:
             return
         cut_off = None
         if self.config.fork is not None:
-            assert checkpoint is not None
-            write_fork(self._source, checkpoint.files, checkpoint.state, self.config)
+            assert checkpoint is not None and self._resume is not None
+            write_fork(self._resume.run, checkpoint.files, checkpoint.state, self.config)
             self._lock(self.run)
-        elif self.config.resume_from is not None:
+        elif self._resume is not None:
             self.run.reopen()
-            checkpoint = self._without_damage(checkpoint)
-            cut_off = self._cut_off(checkpoint) if checkpoint else None
+            checkpoint = without_damage(self._resume)
+            cut_off = cut_off_after(checkpoint, self.run) if checkpoint else None
             self._record_changes()
         else:
             begin_checksums(self.run.root)
@@ -216,84 +179,6 @@ class RunLog:
             run.require_writable()
             self._exit.enter_context(locked(run.root, remedy=IN_USE))
 
-    def _state(self, files: CheckpointFiles) -> dict[str, Any]:
-        """The state of a checkpoint, with the changes of settings up to it and at it."""
-        state = read_checkpoint_state(files)
-        if self.config.fork is not None:
-            return forked_state(state, files, self.config)
-        changes = changes_between(read_settings(files.config), self.config)
-        require_own_settings(changes, self.run, files)
-        self._require_effect(changes, state["position"]["stage"])
-        made: list[dict[str, Any]] = list(state["changes"])
-        if changes:
-            listed = [change.model_dump() for change in changes]
-            made.append({"step": state["global_step"], "changes": listed})
-        return {**state, "changes": made}
-
-    def _require_effect(self, changes: Sequence[Change], stage: int) -> None:
-        """Refuse more steps for a run that has no stage left to take them in."""
-        if stage < len(self.config.task_order):
-            return
-        for change in changes:
-            if change.name == "num_steps_per_task":
-                raise ConfigError(
-                    f"num_steps_per_task is {change.before} in the run {self.run.root} and "
-                    f"{change.after} was given, but all its stages are finished; append domains to "
-                    "task_order, or fork from the end of an earlier stage with --fork DIR"
-                )
-
-    def _with_journals(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The state with the present journals; damaged ones are refused unless accepted."""
-        state = with_accepted(self._source, state)
-        self._damaged = damaged_journals(self._source, state) if self._is_main else []
-        if not self.config.accept_damage or self.config.fork is not None:
-            require_journals(self._source, self._damaged)
-        if self._is_main:
-            self._earlier_times = list(read_journal(self._source.times_journal))
-        return state
-
-    def _without_damage(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
-        """The checkpoint with repaired journals, and a word about what is lost."""
-        if checkpoint is None or not self._damaged:
-            return checkpoint
-        state = accept(self.run, checkpoint.state, self._damaged)
-        for damage in self._damaged:
-            logger.warning("going on without damaged data: %s", damage.problem)
-        return checkpoint._replace(state=state)
-
-    def _without_checkpoint(self, run: RunDir) -> None:
-        if self.config.fork is not None:
-            raise ConfigError(
-                f"the run {run.root} has no checkpoint yet to fork from; start a new run instead"
-            )
-
-    def _require_same_tasks(self) -> None:
-        """Refuse other releases of the tasks than the run began with."""
-        before = read_task_releases(self.run)
-        for domain, release in self._tasks.releases.items():
-            if before.get(domain, release) != release:
-                raise ConfigError(
-                    f"the tasks of {domain} are {before[domain]!r} in the run {self.run.root} and "
-                    f"{release!r} here; give the tau2_data_dir of the run, install the version of "
-                    "grpo-cl that generated its tasks, or start a new run from that checkpoint "
-                    "with --fork DIR"
-                )
-
-    def _cut_off(self, checkpoint: Checkpoint) -> CutOff | None:
-        """Move aside what the run did after ``checkpoint``, and say so."""
-        state = checkpoint.state
-        cut = self.run.cut_off(
-            step=state["global_step"], stages=state["position"]["stage"], **state["offsets"]
-        )
-        if cut is not None:
-            logger.warning(
-                "resumed from step %d: %d later checkpoints, %d stage models, %d metrics lines and "
-                "%d episodes were moved to %s",
-                *(state["global_step"], cut.steps, cut.stages, cut.metrics, cut.episodes),
-                cut.folder,
-            )
-        return cut
-
     def _record_changes(self) -> None:
         """Write the settings in force, and with which step each of them changed."""
         own = read_settings(self.run.config)
@@ -335,8 +220,9 @@ class RunLog:
         """Estimate the time left of a resumed run from the times of its earlier processes."""
         if checkpoint is None:
             return
+        assert self._resume is not None
         time_left = self._progress.time_left
-        for line in self._earlier_times:
+        for line in self._resume.times:
             time_left.add_line(line)
         position = Position(**checkpoint.state["position"])
         time_left.move_to(position.stage, position.step, rows=len(self.matrix.rows))
