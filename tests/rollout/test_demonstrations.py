@@ -69,6 +69,8 @@ def copied_values(call: ToolCall) -> list[str]:
     if call.name.startswith("memory_"):
         content = DATE.sub("", str(call.arguments.get("content", "")))
         return [name for name in NAME.findall(content)[1:] if name != "Before"]
+    if call.name == "calculate":
+        return re.findall(r"\d+", str(call.arguments["expression"]))
     return list(strings(call.arguments))
 
 
@@ -144,6 +146,26 @@ def test_a_demonstration_leaves_out_reads_that_tell_nothing_new() -> None:
     assert "get_user_details" in gold
     assert payments
     assert all("get_user_details" not in names for names in payments)
+
+
+@pytest.mark.parametrize("difficulty", DIFFICULTIES)
+def test_airline_calculates_bags_and_prices_before_it_writes_them(difficulty: float) -> None:
+    num_prices = num_bags = 0
+    for each in demonstrations("airline", difficulty):
+        contents = {message.id: message.content for message in each.messages}
+        results: list[float] = []
+        for call in each.tool_calls:
+            if call.name == "calculate":
+                results.append(float(contents[call.id] or ""))
+            if call.name == "book_reservation":
+                num_prices += 1
+                amounts = re.findall(r'"amount": (\d+)', json.dumps(call.arguments))
+                assert float(amounts[-1]) == results[-1]
+            if "nonfree_baggages" in call.arguments:
+                num_bags += 1
+                assert call.arguments["nonfree_baggages"] in [max(0, r) for r in results[-2:]]
+    assert num_prices
+    assert num_bags > num_prices
 
 
 def test_telecom_looks_the_account_up_before_it_changes_it() -> None:

@@ -199,6 +199,10 @@ class Domain(ABC):
             for action in task.gold_actions
         ]
 
+    def demonstration_task(self, task: Task) -> Task:
+        """The task to demonstrate in place of ``task``: an equal one that teaches more."""
+        return task
+
     # Optional parts; None selects the general one.
 
     def streaming_environment(self, task: Task) -> StreamingEnvironment | None:

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -11,6 +12,7 @@ from grpo_cl.config import GRPOConfig, MemoryConfig, RolloutConfig
 from grpo_cl.envs import Domain, load_domain
 from grpo_cl.envs.memory.domain import MemoryDomain, task_of
 from grpo_cl.envs.memory.generator import generate_instances
+from grpo_cl.envs.memory.generator.instance import sample_people
 from grpo_cl.envs.memory.instances import instance_of
 from grpo_cl.envs.memory.loaders import save_jsonl
 from grpo_cl.envs.memory.rewards.answer_grading import UNKNOWN
@@ -55,6 +57,20 @@ class _ReplyAgent:
 
     def trace(self) -> None:
         pass
+
+
+FIRST_NAMES = {
+    name
+    for split in ("train", "test")
+    for seed in range(40)
+    for name in sample_people(Random(seed), count=9, namesakes=0, split=split)
+}
+
+
+def people_of(task: Task) -> set[str]:
+    """The first names that begin a statement of the gold operations."""
+    contents = (str(action.arguments.get("content", "")) for action in task.gold_actions)
+    return {match[0] for text in contents if (match := re.match(r"[A-Z][a-z]+", text))}
 
 
 def gold_reply(task: Task, chunk: int) -> Message:
@@ -326,6 +342,23 @@ def test_demonstration_continues_after_an_injected_error(domain: GetDomain) -> N
         assert all(not message.error for message in with_error.messages)
         num_worse += reward.value < 1
     assert num_worse >= 4
+
+
+@pytest.mark.parametrize("difficulty", [0.0, 0.7])
+def test_demonstrations_have_names_of_their_own(domain: GetDomain, difficulty: float) -> None:
+    memory = domain("memory")
+    names: set[str] = set()
+    tasks = memory.generate(seed=3, count=20, difficulty=difficulty)
+    for task in tasks:
+        renamed = memory.demonstration_task(task)
+        assert renamed.id == task.id
+        assert renamed.skills == task.skills
+        assert demonstrate(memory, renamed) is not None
+        found = people_of(renamed)
+        assert len(found) == len(people_of(task)) > 0
+        assert found.isdisjoint(FIRST_NAMES)
+        names |= found
+    assert len(names) > 2 * len(tasks)
 
 
 def test_compact_reply_with_several_calls_is_parsed_back(domain: GetDomain) -> None:

@@ -7,6 +7,7 @@ from inspect_evals.tau2.airline.data_model import FlightDB
 from inspect_evals.tau2.airline.tools import all_airline_tools
 from typing_extensions import override
 
+from grpo_cl.envs.airline.demonstrations import with_calculations
 from grpo_cl.envs.airline.generator import task_maker
 from grpo_cl.envs.airline.generator.scenario import write_varied_spec
 from grpo_cl.envs.database import SharedDatabase
@@ -15,7 +16,7 @@ from grpo_cl.envs.inspect_tools import INSPECT_ERRORS, schema
 from grpo_cl.envs.tau2 import Side, Tau2Domain
 from grpo_cl.envs.tau2_files import parse_database
 from grpo_cl.envs.toolkit import COMMON_TOOLS, build_toolkit
-from grpo_cl.types import ToolSchema
+from grpo_cl.types import Task, ToolCall, ToolSchema
 
 _WRITES = (
     "book_reservation",
@@ -54,6 +55,10 @@ class AirlineDomain(Tau2Domain):
     folder = "airline"
     can_generate = True
     agent_side = Side(toolkit=AirlineTools, schemas=_schemas, database=_database)
+
+    @override
+    def demonstration_calls(self, task: Task) -> list[ToolCall]:
+        return list(with_calculations(self.database.model, super().demonstration_calls(task)))
 
     @override
     def task_maker(self, split: str) -> TaskMaker:

@@ -23,6 +23,7 @@ from grpo_cl.envs.memory.generator import (
     generate_instance,
     gold_operations,
     skills_of,
+    with_invented_names,
 )
 from grpo_cl.envs.memory.instances import initial_state, instance_of
 from grpo_cl.envs.memory.loaders import load_instances
@@ -96,6 +97,14 @@ class MemoryDomain(GeneratedDomain):
             answerer=LLMAnswerer(models, answerer) if models and answerer.model else None,
             judge=LLMContentJudge(models, judge) if models and judge.model else None,
         )
+
+    @override
+    def demonstration_task(self, task: Task) -> Task:
+        instance = instance_of(task)
+        if instance.source != SOURCE:
+            return task
+        renamed = task_of(with_invented_names(instance, Random(f"{task.id}/names")))
+        return renamed.model_copy(update={"id": task.id})
 
     @property
     @override

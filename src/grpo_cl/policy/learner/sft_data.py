@@ -84,7 +84,7 @@ def generate_examples(spec: DemonstrationSpec) -> list[Example]:
     )
     examples: list[Example] = []
     rng = Random(f"{spec.seed}/mistakes")
-    for task in tasks:
+    for task in map(domain.demonstration_task, tasks):
         has_error = rng.random() < spec.mistakes
         solved = demonstrate(domain, task, error_rng=rng if has_error else None)
         if solved is not None:

@@ -7,6 +7,7 @@ from grpo_cl.envs.memory.generator.instance import (
     generate_instances,
     gold_operations,
     skills_of,
+    with_invented_names,
 )
 from grpo_cl.envs.memory.generator.parameters import GeneratorParams
 from grpo_cl.envs.memory.generator.rule_answerer import RuleAnswerer
@@ -22,4 +23,5 @@ __all__ = [
     "gold_episode",
     "gold_operations",
     "skills_of",
+    "with_invented_names",
 ]

@@ -1,6 +1,7 @@
 """Sample instances from a seed and difficulty parameters; only valid instances are returned."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from pydantic import JsonValue
@@ -25,12 +26,17 @@ SKILLS = "skills"
 TEST_NAME_STRIDE = 5
 """Every fifth first name is reserved for test instances; training instances have the others."""
 
+MIN_NAME_LENGTH = 3
+"""Of an invented name."""
+
 _FIRST = (
     "Ava Noah Mia Liam Zoe Omar Ines Raj Yuki Lena Paulo Greta Tariq Nadia Felix Sara Bruno Hana "
     "Ivan Chloe Anouk Boris Clara Dario Elif Farid Gwen Hugo Irina Jonas Kenji Laila Marco Nils "
     "Olga Petra Quinn Rosa Sven Tessa Umar Vera Wanda Xenia Yusuf Zahra Amir Bianca Cyril Daphne "
     "Emil Freya Goran Heidi Isaac Jelena Kofi Livia Milan Nora"
 )
+_NAME = re.compile(rf"\b(?:{'|'.join(_FIRST.split())})\b")
+_VOWELS, _CONSONANTS = "aeiou", "bcdfghjklmnpqrstvwxyz"
 _LAST = "Lind Moreno Okafor Petrov Silva Tanaka Varga Weber Yilmaz Zeman"
 
 
@@ -118,6 +124,31 @@ def sample_people(rng: Random, *, count: int, namesakes: int, split: str) -> lis
     surnames = _LAST.split()
     last = rng.sample(surnames, len(surnames))
     return [f"{name} {last[n % len(last)]}" for n, name in enumerate(first)]
+
+
+def with_invented_names(instance: Instance, rng: Random) -> Instance:
+    """The instance with a new invented word for each first name.
+
+    A policy that reads the few names of training instances only memorises them instead of copying.
+    """
+    text = instance.model_dump_json()
+    invented = _invented_names(rng)
+    names = {name: next(invented) for name in sorted(set(_NAME.findall(text)))}
+    return Instance.model_validate_json(_NAME.sub(lambda match: names[match[0]], text))
+
+
+def _invented_names(rng: Random) -> Iterator[str]:
+    """Distinct words of one to three syllables that are no first names of instances."""
+    used: set[str] = set(_FIRST.split())
+    while True:
+        syllables = (
+            rng.choice(_CONSONANTS) + rng.choice(_VOWELS) + rng.choice(["", rng.choice("hklnrst")])
+            for _ in range(rng.randint(1, 3))
+        )
+        name = "".join(syllables)[rng.random() < 1 / 5 :].capitalize()
+        if len(name) >= MIN_NAME_LENGTH and name not in used:
+            used.add(name)
+            yield name
 
 
 def _sample(rng: Random, params: GeneratorParams, *, split: str, name: str) -> Instance:
