@@ -19,6 +19,7 @@ from matplotlib import pyplot as plt
 from grpo_cl.cli.output import table
 from grpo_cl.metrics.statistics import Interval, seed_interval
 from grpo_cl.runs.layout import RunDir
+from grpo_cl.runs.settings import read_settings
 from grpo_cl.storage.journal import read_journal
 
 Curve = dict[int, float]
@@ -27,9 +28,11 @@ Curve = dict[int, float]
 
 def read_curve(run: Path, stage: int) -> Curve:
     """The evaluations of a stage's own domain: before it, within it and after it."""
+    files = RunDir(run)
+    domain = read_settings(files.config).task_order[stage]
     found: Curve = {}
-    for line in read_journal(RunDir(run).metrics_journal):
-        if line["series"] == f"task_{stage}/eval":
+    for line in read_journal(files.metrics_journal):
+        if line["series"] == f"task_{stage}/eval" and line["domain"] == domain:
             found[line["step"]] = line["pass_rate"]
     return found
 
@@ -44,8 +47,10 @@ def print_table(curves: Sequence[Curve], found: dict[int, Interval], *, tasks: i
     """Every evaluation, the mean with its interval, and the gain since the first one."""
     gains: defaultdict[int, str] = defaultdict(str)
     for step in found:
-        gain = seed_interval([curve[step] - curve[0] for curve in curves], tasks=tasks)
-        gains[step] = f"{gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]" if step else ""
+        gain = seed_interval([curve[step] - curve[min(found)] for curve in curves], tasks=tasks)
+        gains[step] = (
+            f"{gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]" if step > min(found) else ""
+        )
     rows: list[Sequence[object]] = [
         ("step", *(f"run {n}" for n in range(len(curves))), "mean", "gain")
     ]
