@@ -17,7 +17,7 @@ from grpo_cl.types import (
     UserScenario,
 )
 
-GENERATOR_RELEASE = 2
+GENERATOR_RELEASE = 3
 """Release of the generated tasks; it rises when the same arguments give other tasks."""
 
 TEST_SHARE = 5

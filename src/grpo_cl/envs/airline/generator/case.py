@@ -151,7 +151,7 @@ class AirlineCase(Case):
 
     def maybe_ask(self, amount: int, what: str) -> AmountQuestion:
         """A question for an amount in a share of the cases, else an empty one."""
-        if abs(amount) < MIN_ASKED_AMOUNT or self.rng.random() > QUESTION_SHARE:
+        if abs(amount) < MIN_ASKED_AMOUNT or not self.chance(QUESTION_SHARE):
             return AmountQuestion((), None)
         return AmountQuestion((f"$you want$s to be told {what} in dollars",), abs(amount))
 
