@@ -82,5 +82,5 @@ def test_a_new_policy_is_within_its_size_and_computes_packed_rows(tmp_path: Path
 
 
 def test_width_that_is_no_multiple_of_the_heads_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="multiple of 64"):
-        create_tiny_model([], tmp_path, seed=0, size=Size(width=32, layers=1))
+    with pytest.raises(ConfigError, match="multiple of 32"):
+        create_tiny_model([], tmp_path, seed=0, size=Size(width=48, layers=1))

@@ -3,7 +3,8 @@
 A conversation is ``<|ticket|>…<|call|>reply<|end|><|result|>…<|call|>reply<|end|>…``; a reply is a
 tool's name and its arguments as JSON, or several in a row, or text for the user. Every string value
 follows a space, so that an id has the same tokens in a ticket, a result and a call and the policy
-can copy it.
+can copy it. In a record inside a result ids follow the other fields: attention is causal, so an id is
+found by the name it belongs to only if it stands after that name.
 """
 
 import json
@@ -32,14 +33,14 @@ MAX_RESULT_TOKENS = "max_result_tokens"
 """A setting of the tokenizer: tokens kept of a tool result. Many long results fill the context."""
 DEFAULT_RESULT_TOKENS = 384
 """For a tokenizer without the setting."""
-NEW_RESULT_TOKENS = 768
+NEW_RESULT_TOKENS = 1024
 """For new tokenizers: most products with all their variants, from which an agent chooses."""
 
 _NAME = re.compile(r"\s*(\w{1,64})(?=\{)")
 _IDENTIFIER = r"[\w.@#+-]{1,40}\d[\w.@#+-]{0,40}\d"
 """The start of a code such as ``mia_li_3668``: letters and signs up to the second digit."""
-SPLIT_PATTERN = rf" ?(?:(?!{_IDENTIFIER})[^\s\dA-Z])+|\S|\s"
-"""Words, and single characters: digits, capitals, and everything before the digits of a code.
+SPLIT_PATTERN = rf" ?(?:(?!{_IDENTIFIER})[^\s\dA-Z])+|\d{{1,2}}|\S|\s"
+"""Words, pairs of digits, and single characters: capitals and everything before a code's digits.
 
 Merges learned from the codes of training tasks would give other codes pieces that were rarely or
 never seen. ``tokenizer.json`` has the pattern: a saved tokenizer keeps the one it was trained with.
@@ -105,9 +106,26 @@ def _format_result(content: str) -> str:
     if not content.startswith(("{", "[")):
         return f" {content}"
     try:
-        return _dumps(json.loads(content))
+        decoded = json.loads(content)
+        if not isinstance(decoded, dict):
+            return _dumps(_ids_last(decoded))
+        # A long result is cut at its end, where the id of the whole record must not stand.
+        return _dumps({key: _ids_last(value) for key, value in decoded.items()})
     except (ValueError, RecursionError):
         return f" {content}"
+
+
+def _ids_last(value: Any) -> Any:
+    if isinstance(value, dict):
+        ids_after = sorted(value, key=_is_id)
+        return {key: _ids_last(value[key]) for key in ids_after}
+    if isinstance(value, list):
+        return [_ids_last(item) for item in value]
+    return value
+
+
+def _is_id(key: str) -> bool:
+    return key == "id" or key.endswith("_id")
 
 
 def _dumps(value: Any) -> str:
@@ -176,7 +194,7 @@ def train_tokenizer(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(_with_digit_pairs(texts), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -184,6 +202,14 @@ def train_tokenizer(
         additional_special_tokens=[TICKET, USER, RESULT, CALL],
         **{MAX_RESULT_TOKENS: NEW_RESULT_TOKENS},
     )
+
+
+def _with_digit_pairs(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, with pairs of digits as often as texts, so that every pair becomes a token."""
+    pairs = " ".join(f"{number:02}" for number in range(100))
+    for text in texts:
+        yield text
+        yield pairs
 
 
 def tokenizer_texts(scene: Scene, messages: Sequence[Message]) -> Iterator[str]:
