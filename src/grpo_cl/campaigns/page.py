@@ -29,13 +29,14 @@ SHOWN_AT_ONCE = 6
 FEW_SEEDS = 5
 """Below this the page warns that confidence intervals are wide."""
 _TEMPLATE = Path(__file__).parent / "templates" / "campaign.html.j2"
-_TITLES = {
+TITLES = {
     "average_performance": "average performance",
     "learning_accuracy": "learning accuracy",
     "backward_transfer": "backward transfer",
     "forgetting": "forgetting",
     "forward_transfer": "forward transfer",
 }
+"""The scores in words."""
 _SIGNED = {"backward_transfer", "forgetting", "forward_transfer"}
 _COMPARED = ("average_performance", "backward_transfer")
 _ORDER_SCORES = ("average_performance", "backward_transfer", "forgetting")
@@ -118,14 +119,14 @@ class CampaignReport(NamedTuple):
         return [
             head
             for name in self.compared
-            for head in (f"Δ {_TITLES[name]}", "p, Holm" if name == self.summary.primary else "p")
+            for head in (f"Δ {TITLES[name]}", "p, Holm" if name == self.summary.primary else "p")
         ]
 
     @property
     def order_heads(self) -> list[str]:
         """The columns of the table over task orders."""
         spread = ("sd over orders", "worst order", "range")
-        return [head for name in _ORDER_SCORES for head in (_TITLES[name], *spread)]
+        return [head for name in _ORDER_SCORES for head in (TITLES[name], *spread)]
 
     def rows(self, order: tuple[str, ...]) -> list[MethodScores]:
         """The algorithms that were run in a task order."""
@@ -220,7 +221,7 @@ def compared_sentence(summary: Summary, rows: Sequence[MethodScores]) -> str:
     Only the primary score decides: its p-values are corrected for the number of comparisons.
     """
     others = [row for row in rows if row.label != summary.reference]
-    title = _TITLES[summary.primary]
+    title = TITLES[summary.primary]
     sign = -1 if summary.primary == "forgetting" else 1
     groups: dict[str, list[str]] = {"better": [], "worse": [], "same": [], "unknown": []}
     for row in others:
@@ -252,7 +253,7 @@ def page(report: CampaignReport) -> str:
         _TEMPLATE,
         report=report,
         base=BASE,
-        titles=_TITLES,
+        titles=TITLES,
         signed=_SIGNED,
         compared=report.compared,
         floor_titles=FLOORS,

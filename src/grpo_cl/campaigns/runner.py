@@ -16,16 +16,16 @@ from grpo_cl.campaigns.directory import CampaignDir, Outcome
 from grpo_cl.campaigns.page import CampaignReport, page
 from grpo_cl.campaigns.plan import Job, Plan, make_plan
 from grpo_cl.campaigns.results import CampaignResults, collect_results
+from grpo_cl.campaigns.results_file import write_results
 from grpo_cl.campaigns.shared_stage import start_from_stage, train_first_stage
 from grpo_cl.campaigns.summary import Summary, summarize
 from grpo_cl.report import write_report
 from grpo_cl.runs.layout import RunDir
-from grpo_cl.storage.files import write_file, write_json
+from grpo_cl.storage.files import write_file
 from grpo_cl.storage.parent_process import exit_with_parent
 from grpo_cl.trainer import GRPOTrainer
 from grpo_cl.trainer.process import Interruption
 
-FORMAT = 1
 POLL_S = 0.5
 PRELOADED = ["grpo_cl.campaigns.runner", "grpo_cl.policy.runtime"]
 """Modules that take seconds to import; the fork server imports them once for all workers."""
@@ -55,12 +55,12 @@ def run_campaign(campaign: Campaign, *, report: Report) -> FinishedCampaign:
         Runner(plan, directory, workers=campaign.workers, report=report).run()
         results = collect_results(campaign, plan, directory)
         summary = summarize(campaign, results)
-        write_json(directory.results, _results_json(campaign, results, summary))
-        write_json(directory.times, results.times)
+        campaign_report = CampaignReport(campaign, plan, results, summary)
+        write_results(directory, campaign_report)
         for job in plan.runs:
             if job.name in results.times and not RunDir(job.config.log_dir).report.exists():
                 write_report(job.config.log_dir)
-        write_file(directory.report, [page(CampaignReport(campaign, plan, results, summary))])
+        write_file(directory.report, [page(campaign_report)])
     return FinishedCampaign(directory, results, summary)
 
 
@@ -180,21 +180,3 @@ def describe(job: Job) -> str:
         return f"shared first stage {job.config.task_order[0]}, seed {job.config.seed}"
     assert job.entry is not None
     return f"{job.entry.title}, {order}, seed {job.config.seed}"
-
-
-def _results_json(
-    campaign: Campaign, results: CampaignResults, summary: Summary
-) -> dict[str, object]:
-    return {
-        "format": FORMAT,
-        # The output directory and the number of workers change no result.
-        "campaign": campaign.model_dump(mode="json", exclude={"out", "workers"}),
-        "methods": [method.model_dump(mode="json") for method in results.methods],
-        "summary": summary.model_dump(mode="json"),
-        "spent": results.spent.model_dump(mode="json"),
-        "runs": [
-            run.model_dump(mode="json", exclude={"r_matrix"})
-            | {"r_matrix": run.r_matrix.to_json() if run.r_matrix else None}
-            for run in results.runs
-        ],
-    }
