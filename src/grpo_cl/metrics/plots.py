@@ -26,7 +26,7 @@ LABEL_CHARACTERS = 20
 SMOOTHING_SHARE = 0.1
 """Window of the moving mean, as a share of a stage's steps."""
 
-_STYLE: Any = {
+STYLE: Any = {
     "axes.edgecolor": "#888888",
     "axes.labelcolor": INK,
     "axes.spines.right": False,
@@ -43,6 +43,7 @@ _STYLE: Any = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
+"""Settings of matplotlib in which a figure is drawn and saved."""
 
 
 class _Stage(NamedTuple):
@@ -54,7 +55,7 @@ class _Stage(NamedTuple):
 
 def learning_curves(metrics: Mapping[str, Sequence[Any]], domains: Sequence[str]) -> Figure:
     """Training reward by step over all stages, with the evaluations of each domain."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9, 4.6), layout="constrained")
         axes = figure.subplots()
         stages = _stages(metrics, len(domains))
@@ -92,7 +93,7 @@ def _render(figure: Figure, form: str) -> bytes:
         {"Date": None, "Creator": None} if form == ".svg" else {"Software": None}
     )
     file = io.BytesIO()
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure.savefig(file, format=form[1:], metadata=metadata)
     return file.getvalue()
 
