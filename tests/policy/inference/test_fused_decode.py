@@ -129,6 +129,26 @@ def test_fused_prefill_and_decoding_of_several_turns_are_those_of_the_model() ->
         histories = [[*ids, *done[name].ids, *more] for name, (ids, more) in enumerate(pairs)]
 
 
+@pytest.mark.slow
+def test_sequences_in_slots_with_gaps_are_decoded_where_they_are() -> None:
+    module = built(llama)
+    assert isinstance(module, PreTrainedModel)
+    engine = sampler(module, slots=4, graphs=True)
+    engine._decoder = GraphDecoder(module, engine._runner, lambda: FusedDecoder(module))
+    rng = Random(2)
+    histories = [some_ids(rng, 3, 7) for _ in range(4)]
+    engine.submit(request(name, ids, max_new_tokens=2) for name, ids in enumerate(histories))
+    done = finish(engine, len(histories))
+    slots = [engine._sequences[name].slot for name in range(4)]
+    added = {name: some_ids(rng, 2, 5) for name in (1, 3)}  # the sequences in slots 0 and 2 wait
+    engine.submit(request(name, ids, max_new_tokens=2) for name, ids in added.items())
+    again = finish(engine, len(added))
+    for name, ids in added.items():
+        prompt = [*histories[name], *done[name].ids, *ids]
+        assert is_greedy(module, prompt, again[name].ids)
+    assert [engine._sequences[name].slot for name in range(4)] == slots
+
+
 def test_long_prefills_are_left_to_the_model_runner() -> None:
     module = built(llama)
     assert isinstance(module, PreTrainedModel)

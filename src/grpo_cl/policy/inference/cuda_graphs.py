@@ -157,7 +157,7 @@ class DecodeGraph:
         prefixes = [chunk.prefix for chunk in chunks]
         inputs = self._inputs
         for tensor, value in (
-            (inputs.slots_B, [*range(len(chunks)), *[dummy_slot] * unused]),
+            (inputs.slots_B, [*(chunk.slot for chunk in chunks), *[dummy_slot] * unused]),
             (inputs.positions_B, [*(chunk.start for chunk in chunks), *[0] * unused]),
             (inputs.tokens_B, [*(chunk.ids[0] for chunk in chunks), *[0] * unused]),
             (inputs.prefix_slots_B, [*(p.slot for p in prefixes), *[NO_PREFIX.slot] * unused]),

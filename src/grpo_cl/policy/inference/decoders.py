@@ -41,6 +41,8 @@ class EagerDecoder:
     """Decodes one token per call, on any device."""
 
     steps = 1
+    reads_any_slot = False
+    """Slots with gaps between them are gathered, which copies their keys and values each step."""
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
@@ -76,6 +78,11 @@ class GraphDecoder:
         self._pool: Any = None
         self._captured_state: tuple[object, ...] = ()
 
+    @property
+    def reads_any_slot(self) -> bool:
+        """Whether rows can be any slots; if not, they are the first ones."""
+        return self._fused() is not None
+
     def prefill(self, chunks: Sequence[Chunk]) -> bool:
         """Append few tokens to slots with fused kernels; False if that is not possible."""
         fused, count = self._fused(), sum(len(chunk.ids) for chunk in chunks)
@@ -97,8 +104,9 @@ class GraphDecoder:
     def decode(
         self, chunks: Sequence[Chunk], params: Sequence[Sequence[SampleParams]]
     ) -> DecodeResult:
-        """Decode ``GRAPH_STEPS`` tokens for each of the slots 0 to B."""
-        assert [chunk.slot for chunk in chunks] == list(range(len(chunks)))
+        """Decode ``GRAPH_STEPS`` tokens after each chunk of one token."""
+        slots = [chunk.slot for chunk in chunks]
+        assert self.reads_any_slot or slots == list(range(len(chunks)))
         rows = min(_round_up(len(chunks), ROWS), self._runner.slots)
         longest = max(chunk.start for chunk in chunks) + 1 + GRAPH_STEPS
         length, prefixes = self._prepare(longest, chunks)

@@ -72,9 +72,13 @@ class SlotScheduler:
             self._slots[state.slot] = None
             state.slot, state.num_cached, state.prefix = None, 0, NO_PREFIX
 
-    def compact(self) -> list[SequenceState]:
+    def running(self) -> list[SequenceState]:
+        """The sequences of the next decode step, in the order of their slots."""
+        return [state for state in self._resident() if state.is_running]
+
+    def compact(self) -> None:
         """Move the running sequences to the first slots, where they are read without a gather."""
-        running = [state for state in self._resident() if state.is_running]
+        running = self.running()
         first = self._slots[: len(running)]
         holes = [slot for slot, state in enumerate(first) if state is None or not state.is_running]
         moving = [
@@ -84,7 +88,6 @@ class SlotScheduler:
         for state, hole in zip(moving, holes, strict=True):
             copies += self._move(state, hole)
         self._copy(copies)
-        return [state for state in self._resident() if state.is_running]
 
     def copy_shared_prefixes(self, sequences: Iterable[SequenceState]) -> None:
         """Copy to each empty slot the longest prefix that another slot holds.

@@ -189,7 +189,9 @@ class TransformersSampler(DeferredRelease):
         """Prefill and launch a decode step for all waiting sequences that can have a slot."""
         # In the order of the requests, not of the sequences, so that no request starves.
         self._scheduler.admit(self._sequences[sequence] for sequence in self._replies)
-        running = self._scheduler.compact()
+        if not self._decoder.reads_any_slot:
+            self._scheduler.compact()
+        running = self._scheduler.running()
         if not running:
             return None
         self._prefill(running)
