@@ -68,8 +68,14 @@ class DecodeGraphSize(NamedTuple):
 
 
 class _Inputs(NamedTuple):
-    """Tensors at fixed addresses that a graph reads and updates."""
+    """Tensors at fixed addresses that a graph reads and updates.
 
+    The first two hold all numbers that the host sets, and the others from ``slots_B`` on are parts
+    of them: few transfers for all.
+    """
+
+    integers_5B: Tensor
+    floats_NB: Tensor
     step_1: Tensor
     slots_B: Tensor
     """Where keys and values are written; unused rows write to the dummy slot."""
@@ -84,22 +90,18 @@ class _Inputs(NamedTuple):
 
     @classmethod
     def allocate(cls, rows: int, device: torch.device) -> "_Inputs":
-        def integers(*shape: int) -> Tensor:
-            return torch.zeros(*shape, dtype=torch.long, device=device)
-
-        def floats(*shape: int) -> Tensor:
-            return torch.ones(*shape, dtype=torch.double, device=device)
-
+        integers_5B = torch.zeros(5, rows, dtype=torch.long, device=device)
+        floats_NB = torch.full((2 + GRAPH_STEPS, rows), 0.5, dtype=torch.double, device=device)
+        temperatures_B1, top_ps_B1, *_ = floats_NB[..., None]
+        step_1 = torch.zeros(1, dtype=torch.long, device=device)
         return cls(
-            step_1=integers(1),
-            slots_B=integers(rows),
-            positions_B=integers(rows),
-            tokens_B=integers(rows),
-            prefix_slots_B=integers(rows),
-            prefix_lengths_B=integers(rows),
-            temperatures_B1=floats(rows, 1),
-            top_ps_B1=floats(rows, 1),
-            uniforms_SB1=floats(GRAPH_STEPS, rows, 1) / 2,
+            integers_5B,
+            floats_NB,
+            step_1,
+            *integers_5B,
+            temperatures_B1=temperatures_B1,
+            top_ps_B1=top_ps_B1,
+            uniforms_SB1=floats_NB[2:, :, None],
         )
 
 
@@ -152,30 +154,23 @@ class DecodeGraph:
     def set_inputs(self, chunks: Sequence[Chunk], params: Sequence[Sequence[SampleParams]]) -> None:
         """Set the rows' last tokens, positions and prefixes, and how the next are sampled."""
         unused = self._size.rows - len(chunks)
-        dummy_slot = self._runner.slots
-        first = [row[0] for row in params]
-        prefixes = [chunk.prefix for chunk in chunks]
-        inputs = self._inputs
-        for tensor, value in (
-            (inputs.slots_B, [*(chunk.slot for chunk in chunks), *[dummy_slot] * unused]),
-            (inputs.positions_B, [*(chunk.start for chunk in chunks), *[0] * unused]),
-            (inputs.tokens_B, [*(chunk.ids[0] for chunk in chunks), *[0] * unused]),
-            (inputs.prefix_slots_B, [*(p.slot for p in prefixes), *[NO_PREFIX.slot] * unused]),
-            (inputs.prefix_lengths_B, [*(p.length for p in prefixes), *[0] * unused]),
-            (inputs.temperatures_B1, [*([p.temperature] for p in first), *[[0.0]] * unused]),
-            (inputs.top_ps_B1, [*([p.top_p] for p in first), *[[1.0]] * unused]),
-        ):
-            tensor.copy_(torch.tensor(value, dtype=tensor.dtype))
-        self.set_params(params)
+        rows = [(slot, start, ids[0], *prefix) for slot, start, ids, prefix in chunks]
+        rows += [(self._runner.slots, 0, 0, *NO_PREFIX)] * unused
+        temperatures = [*(row[0].temperature for row in params), *[0.0] * unused]
+        top_ps = [*(row[0].top_p for row in params), *[1.0] * unused]
+        copy_numbers(list(zip(*rows, strict=True)), self._inputs.integers_5B)
+        copy_numbers([temperatures, top_ps, *self._uniforms(params)], self._inputs.floats_NB)
+        self._inputs.step_1.zero_()
 
     def set_params(self, params: Sequence[Sequence[SampleParams]]) -> None:
         """Set the next tokens' random numbers; other inputs stay as the last run left them."""
-        unused = [[0.0]] * (self._size.rows - len(params))
-        uniforms = [
-            [*([row[step].uniform] for row in params), *unused] for step in range(GRAPH_STEPS)
-        ]
-        self._inputs.uniforms_SB1.copy_(torch.tensor(uniforms, dtype=torch.double))
+        copy_numbers(self._uniforms(params), self._inputs.floats_NB[2:])
         self._inputs.step_1.zero_()
+
+    def _uniforms(self, params: Sequence[Sequence[SampleParams]]) -> list[list[float]]:
+        """The random numbers of each step; unused rows have 0."""
+        unused = [0.0] * (self._size.rows - len(params))
+        return [[*(row[step].uniform for row in params), *unused] for step in range(GRAPH_STEPS)]
 
     def _step(self) -> None:
         inputs, size = self._inputs, self._size
@@ -216,6 +211,13 @@ class DecodeGraph:
             return self._sampling.sample_rows(logits_BV, uniforms_B1, inputs.temperatures_B1)
         top_ps_B1 = inputs.top_ps_B1 if self._size.has_top_p else None
         return sample_rows(logits_BV, uniforms_B1, inputs.temperatures_B1, top_ps_B1)
+
+
+def copy_numbers(values: Sequence[Sequence[float]], target: Tensor) -> None:
+    """Copy numbers to a tensor on the device; the host does not wait for kernels before it."""
+    # From pageable memory a copy waits until the device has run everything launched so far.
+    numbers = torch.tensor(values, dtype=target.dtype, pin_memory=target.is_cuda)
+    target.copy_(numbers, non_blocking=True)
 
 
 def capture_graph(step: Callable[[], None], device: torch.device, pool: Any) -> Callable[[], None]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from grpo_cl.policy.inference.cuda_graphs import capture_graph
+from grpo_cl.policy.inference.cuda_graphs import capture_graph, copy_numbers
 from grpo_cl.policy.inference.fused_decode import FusedDecoder, query_tiles
 from grpo_cl.policy.inference.model_runner import Chunk, ModelRunner
 from grpo_cl.policy.kernels.kv_cache import WritePlan
@@ -75,8 +75,8 @@ class PrefillGraph:
         padded = [[*column, *padding[len(column) :]] for column, padding in pairs]
         tiles = query_tiles(padded[1], self._fused.tile_size)
         tiles += [(0, 0)] * (self._tiles_2M.shape[1] - len(tiles))
-        self._columns_5N.copy_(torch.tensor(padded))
-        self._tiles_2M.copy_(torch.tensor(tiles).t())
+        copy_numbers(padded, self._columns_5N)
+        copy_numbers(list(zip(*tiles, strict=True)), self._tiles_2M)
 
     def _step(self) -> None:
         ids_N, slots_N, positions_N, prefix_slots_N, prefix_lengths_N = self._columns_5N
