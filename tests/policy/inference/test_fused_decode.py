@@ -149,6 +149,21 @@ def test_sequences_in_slots_with_gaps_are_decoded_where_they_are() -> None:
     assert [engine._sequences[name].slot for name in range(4)] == slots
 
 
+@pytest.mark.slow
+def test_weights_that_change_between_sequences_are_used_by_the_next_one() -> None:
+    module = built(llama)
+    assert isinstance(module, PreTrainedModel)
+    engine = sampler(module, slots=1, graphs=True)
+    engine._decoder = GraphDecoder(module, engine._runner, lambda: FusedDecoder(module))
+    for name, ids in enumerate(([3, 1, 4], [3, 1, 4])):
+        engine.submit([request(name, ids, max_new_tokens=3)])
+        assert is_greedy(module, ids, finish(engine, 1)[name].ids)
+        engine.release(name)
+        with torch.no_grad():
+            for layer in module.model.layers:
+                layer.mlp.up_proj.weight.mul_(-2)
+
+
 def test_long_prefills_are_left_to_the_model_runner() -> None:
     module = built(llama)
     assert isinstance(module, PreTrainedModel)

@@ -47,6 +47,9 @@ class EagerDecoder:
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
 
+    def weights_may_change(self) -> None:
+        """Nothing to do: every step reads the model's own weights."""
+
     def prefill(self, chunks: Sequence[Chunk]) -> bool:
         """Always False: prefills are left to the model runner."""
         return False
@@ -77,6 +80,11 @@ class GraphDecoder:
         self._prefill_graphs: dict[PrefillGraphSize, PrefillGraph] = {}
         self._pool: Any = None
         self._captured_state: tuple[object, ...] = ()
+        self._weights: tuple[object, ...] | None = None
+
+    def weights_may_change(self) -> None:
+        """Look for changed weights at the next call, and not again until this is called again."""
+        self._weights = None
 
     @property
     def reads_any_slot(self) -> bool:
@@ -124,7 +132,10 @@ class GraphDecoder:
         length = min(_round_up(longest, LENGTHS), self._runner.context)
         self._runner.reserve(min(max(length, RESERVED_TOKENS), self._runner.context))
         prefixes = self._runner.round_prefixes([chunk.prefix for chunk in chunks], MIN_PREFIX)
-        has_changed = self._captured_state != (state := self._current_state())
+        is_checked = self._weights is not None
+        self._weights = self._weights or self._current_weights()
+        state = (*self._weights, self._runner.cache.address, self._runner.prefix_kv.address)
+        has_changed = self._captured_state != state
         if has_changed:
             self._decode_graphs.clear()
             self._prefill_graphs.clear()
@@ -132,7 +143,7 @@ class GraphDecoder:
             self._captured_state = state
             # A cache that has grown leaves blocks that are too small for the next allocation.
             torch.cuda.empty_cache()
-        if (fused := self._fused()) is not None:
+        if (fused := self._fused()) is not None and (has_changed or not is_checked):
             fused.refresh_weights(force=has_changed)
         return length, prefixes
 
@@ -140,13 +151,12 @@ class GraphDecoder:
         is_gpu = next(self._module.parameters()).is_cuda
         return torch.cuda.graph_pool_handle() if is_gpu else None
 
-    def _current_state(self) -> tuple[object, ...]:
-        """What captured graphs depend on: active adapters, addresses of weights and caches."""
+    def _current_weights(self) -> tuple[object, ...]:
+        """Active adapters and addresses of weights, on which captured graphs depend."""
         adapters = (
             tuple(self._module.active_adapters) if isinstance(self._module, PeftModel) else ()
         )
-        weights = sum(weight.data_ptr() for weight in self._module.parameters())
-        return (*adapters, weights, self._runner.cache.address, self._runner.prefix_kv.address)
+        return (*adapters, sum(weight.data_ptr() for weight in self._module.parameters()))
 
 
 def make_decoder(

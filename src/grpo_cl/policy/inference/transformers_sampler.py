@@ -134,6 +134,7 @@ class TransformersSampler(DeferredRelease):
         if not self._sequences:
             self._in_flight = None
             self._prefix_cache.clear()
+            self._decoder.weights_may_change()
         if not self._sequences and isinstance(self._decoder, EagerDecoder):
             self._runner.clear()
 
