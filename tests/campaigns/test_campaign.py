@@ -525,3 +525,66 @@ def test_a_run_that_is_killed_fails_alone_and_is_trained_to_the_end_the_next_tim
     assert sum(outcome["error"] is not None for outcome in ended) <= 1
     run_campaign(toy_campaign(tmp_path, workers=3), report=ignore)
     assert (tmp_path / "results.json").read_bytes() == done.directory.results.read_bytes()
+
+
+# --- Other machines
+
+
+def bring(source: Path, target: Path) -> None:
+    """Copy a campaign without models and episodes, as docs/campaigns.md does with tar."""
+    left_out = ("checkpoints", "checkpoint_task_*", "evaluations", "trajectories.jsonl*", "*.html")
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*left_out), dirs_exist_ok=True)
+
+
+def test_a_campaign_without_models_and_episodes_has_the_same_results_and_page(
+    done: FinishedCampaign, tmp_path: Path
+) -> None:
+    bring(done.directory.root, tmp_path)
+    directory = CampaignDir(tmp_path)
+    directory.results.unlink()
+    lines: list[str] = []
+    brought = run_campaign(toy_campaign(tmp_path), report=lines.append)
+    assert lines == ["6 of 6 were finished before"]
+    assert brought.is_complete
+    assert directory.results.read_bytes() == done.directory.results.read_bytes()
+    assert directory.times.read_bytes() == done.directory.times.read_bytes()
+    assert directory.report.read_bytes() == done.directory.report.read_bytes()
+    reports = [path.read_text() for path in tmp_path.glob("runs/*/report.html")]
+    assert len(reports) == 4 and not any("episodes.html" in text for text in reports)
+
+
+def test_seeds_trained_in_two_directories_are_merged_by_copying(
+    done: FinishedCampaign, tmp_path: Path
+) -> None:
+    for seed in (0, 1):
+        run_campaign(toy_campaign(tmp_path / str(seed), seeds=(seed,)), report=ignore)
+        bring(tmp_path / str(seed), tmp_path / "merged")
+    lines: list[str] = []
+    merged = run_campaign(toy_campaign(tmp_path / "merged"), report=lines.append)
+    assert lines == ["6 of 6 were finished before"]
+    assert merged.directory.results.read_bytes() == done.directory.results.read_bytes()
+
+
+def test_a_copied_run_with_other_settings_is_refused(
+    done: FinishedCampaign, tmp_path: Path
+) -> None:
+    bring(done.directory.root, tmp_path)
+    CampaignDir(tmp_path).fingerprints.unlink()
+    other = toy_campaign(tmp_path, base={**SETTINGS, "learning_rate": 0.2})
+    with pytest.raises(ConfigError, match="started with other settings"):
+        run_campaign(other, report=ignore)
+    elsewhere = {**SETTINGS, "models": {"cache_dir": str(tmp_path)}}
+    assert run_campaign(toy_campaign(tmp_path, base=elsewhere), report=ignore).is_complete
+
+
+def test_report_only_shows_the_finished_runs_and_trains_nothing(
+    done: FinishedCampaign, tmp_path: Path
+) -> None:
+    bring(done.directory.root, tmp_path)
+    lines: list[str] = []
+    campaign = toy_campaign(tmp_path, seeds=(0, 1, 2))
+    brought = run_campaign(campaign, report=lines.append, report_only=True)
+    assert lines == []
+    assert [row.finished for row in brought.summary.methods] == [2, 2]
+    assert "sequential, toy_left → toy_right, seed 2: not finished." in brought.summary.missing
+    assert len(list((tmp_path / "runs").iterdir())) == 4

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_cl.campaigns.plan import Job
+from grpo_cl.campaigns.plan import PLACES, Job
 from grpo_cl.errors import CheckpointError, ConfigError
 from grpo_cl.runs.layout import RunDir
 from grpo_cl.runs.settings import changes_between, read_settings
@@ -73,10 +73,14 @@ class CampaignDir:
         return self.root / "outcomes" / f"{_kind(job)}.{job.name}.json"
 
     def check_fingerprints(self, jobs: Sequence[Job]) -> None:
-        """Refuse to resume runs that were started with other settings; record the new ones."""
+        """Refuse runs that were started with other settings; record the new ones.
+
+        Of a run without a fingerprint, which was copied here, the settings are compared.
+        """
         recorded = self._recorded_fingerprints()
         for job in jobs:
-            is_same = recorded.get(job.name, job.fingerprint) == job.fingerprint
+            is_new = job.name not in recorded and not RunDir(job.config.log_dir).config.exists()
+            is_same = is_new or recorded.get(job.name) == job.fingerprint
             if not is_same and not _has_settings_of(job):
                 raise ConfigError(
                     f"{job.config.log_dir} was started with other settings than the campaign has "
@@ -90,7 +94,7 @@ class CampaignDir:
         if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
             raise CheckpointError(
                 f"{self.fingerprints} must have a fingerprint for each run; restore it, or remove "
-                "it to go on without comparing settings"
+                "it to compare the settings of each run"
             )
         return value
 
@@ -107,6 +111,9 @@ def _kind(job: Job) -> str:
 
 
 def _has_settings_of(job: Job) -> bool:
-    """Whether the run was started with the job's settings, by a version that had fewer."""
+    """Whether the run was started with the job's settings, except for where data lies."""
     run = RunDir(job.config.log_dir)
-    return run.config.exists() and not changes_between(read_settings(run.config), job.config)
+    if not run.config.exists():
+        return False
+    changes = changes_between(read_settings(run.config), job.config)
+    return all(change.name in PLACES for change in changes)

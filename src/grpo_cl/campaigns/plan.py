@@ -15,6 +15,8 @@ from grpo_cl.storage.encoding import encode
 
 _NOT_IN_FIRST_STAGE = {*LOCATION, "cl_algorithm", "cl_options", "replay_ratio", "task_order"}
 """Settings without effect on a shared first stage."""
+PLACES = ("tau2_data_dir", "models.cache_dir")
+"""Where data and replies lie; it differs between machines."""
 _DIGITS = 12
 
 
@@ -117,9 +119,8 @@ def _stage_name(config: GRPOConfig) -> str:
 
 
 def _digest(config: GRPOConfig, excluded: set[str], **more: Sequence[str]) -> str:
-    # Where data and replies lie differs between machines, and a campaign may go on on another one.
-    places = {"tau2_data_dir": True, "models": {"cache_dir"}}
-    left_out = {**dict.fromkeys(excluded, True), **places}
+    # The places of PLACES, so that a campaign may go on on another machine.
+    left_out = {**dict.fromkeys(excluded, True), "tau2_data_dir": True, "models": {"cache_dir"}}
     plain = config.model_dump(mode="json", exclude=left_out)
     return hashlib.sha256(encode({**plain, **more}).encode()).hexdigest()[:_DIGITS]
 

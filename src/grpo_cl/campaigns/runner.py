@@ -46,13 +46,19 @@ class FinishedCampaign(NamedTuple):
         return all(run.error is None for run in self.results.runs)
 
 
-def run_campaign(campaign: Campaign, *, report: Report) -> FinishedCampaign:
-    """Train the runs of a campaign that are not finished, and write its results and its page."""
+def run_campaign(
+    campaign: Campaign, *, report: Report, report_only: bool = False
+) -> FinishedCampaign:
+    """Train the runs of a campaign that are not finished, and write its results and its page.
+
+    With ``report_only`` nothing is trained: results and page are those of the finished runs.
+    """
     plan = make_plan(campaign)
     directory = CampaignDir(campaign.out)
     with directory.locked():
         directory.check_fingerprints([*plan.shared_stages, *plan.runs])
-        Runner(plan, directory, workers=campaign.workers, report=report).run()
+        if not report_only:
+            Runner(plan, directory, workers=campaign.workers, report=report).run()
         results = collect_results(campaign, plan, directory)
         summary = summarize(campaign, results)
         campaign_report = CampaignReport(campaign, plan, results, summary)

@@ -230,6 +230,18 @@ def add_bench(parser: Parser) -> None:
         metavar="N",
         help="concurrent runs; default: as in the file",
     )
+    parser.add(
+        "--seeds",
+        nargs="+",
+        type=values.seed,
+        metavar="SEED",
+        help="the seeds of one part of the campaign; default: as in the file",
+    )
+    parser.add(
+        "--report_only",
+        action="store_true",
+        help="train nothing; write the tables and the page of the finished runs",
+    )
     parser.add("--dry_run", action="store_true", help="print the planned runs and exit")
     parser.set_defaults(run=command("bench", "bench"))
 

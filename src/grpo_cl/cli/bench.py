@@ -20,13 +20,18 @@ from grpo_cl.metrics.statistics import Interval
 
 def bench(arguments: argparse.Namespace) -> int:
     """Train the unfinished runs of a campaign, and write its results and its page."""
-    options: dict[str, Any] = {"out": arguments.out, "workers": arguments.workers}
+    names = ("out", "workers", "seeds")
+    options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     changes = {name: value for name, value in options.items() if value is not None}
     campaign = read_campaign(arguments.file, **changes)
     if arguments.dry_run:
         print(_plan_text(campaign))
         return 0
-    finished = run_campaign(campaign, report=lambda line: print(line, flush=True))
+    finished = run_campaign(
+        campaign,
+        report=lambda line: print(line, flush=True),
+        report_only=arguments.report_only,
+    )
     print(_score_table(finished))
     if any(method.component_changes for method in finished.summary.methods):
         print(f"\nbackward transfer by reward component\n{_component_table(finished)}\n")
