@@ -588,3 +588,11 @@ def test_report_only_shows_the_finished_runs_and_trains_nothing(
     assert [row.finished for row in brought.summary.methods] == [2, 2]
     assert "sequential, toy_left → toy_right, seed 2: not finished." in brought.summary.missing
     assert len(list((tmp_path / "runs").iterdir())) == 4
+
+
+def test_a_seed_is_finished_before_the_next_so_that_a_campaign_cut_off_has_whole_seeds(
+    tmp_path: Path,
+) -> None:
+    lines: list[str] = []
+    run_campaign(toy_campaign(tmp_path, workers=1), report=lines.append)
+    assert [line.split("seed ")[1][0] for line in lines] == ["0"] * 3 + ["1"] * 3

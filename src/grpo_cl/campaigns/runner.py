@@ -78,7 +78,9 @@ class Runner:
         self._workers = workers
         self._report = report
         self._jobs = {job.name: job for job in (*plan.shared_stages, *plan.runs)}
-        self._waiting = [job for job in self._jobs.values() if not directory.is_finished(job)]
+        waiting = [job for job in self._jobs.values() if not directory.is_finished(job)]
+        # A campaign that is cut off then has whole seeds, which can be compared.
+        self._waiting = sorted(waiting, key=lambda job: job.config.seed)
         self._active: dict[str, ForkServerProcess] = {}
         self._num_finished = len(self._jobs) - len(self._waiting)
         self._failed: set[str] = set()
