@@ -30,7 +30,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 TINY: dict[str, Any] = {
     "model_dtype": "float32",
     "temperature": 1.0,
-    "max_new_tokens": 128,
+    "max_new_tokens": 256,
     "num_samples_per_prompt": 8,
     "kl_coef": 0.0,
     "batch_size_per_gpu": 8,
@@ -38,8 +38,8 @@ TINY: dict[str, Any] = {
     "num_steps_per_task": 10,
     "learning_rate": 3e-4,
     "tasks": {"own": False, "generated": 400, "difficulty": 0.0},
-    "rollout": {"user": "solo", "prompt": "compact", "max_turns": 16},
-    "sampling": {"max_context": 1536, "dialect": "compact"},
+    "rollout": {"user": "solo", "prompt": "compact", "max_turns": 20},
+    "sampling": {"max_context": 3072, "dialect": "compact"},
     "evaluation": {"generated": 32, "trials": 2},
 }
 """Defaults for ``model_name_or_path: tiny``: it was fine-tuned on compact prompts of generated
