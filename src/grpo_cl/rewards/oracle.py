@@ -135,8 +135,11 @@ class RewardOracle:
         """
         for trajectory in trajectories:
             self._scorer(trajectory)  # created here and not by several threads at once
-        with ThreadPoolExecutor(JUDGE_THREADS) as pool:  # the threads only wait for replies
-            verdicts = list(pool.map(self._verdict, trajectories))
+        if self.calls_models:
+            with ThreadPoolExecutor(JUDGE_THREADS) as pool:  # the threads only wait for replies
+                verdicts = list(pool.map(self._verdict, trajectories))
+        else:
+            verdicts = list(map(self._verdict, trajectories))
         return [self._scored(*pair) for pair in zip(trajectories, verdicts, strict=True)]
 
     def _verdict(self, trajectory: Trajectory) -> Judgement | Reward | ModelCallError | None:
