@@ -10,7 +10,6 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, MutableMapping
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,26 +18,27 @@ from grpo_cl.config import deep_update
 
 _DELETED = object()
 
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+"""Types without parts. Most values have one, and asking whether a value is a pydantic model takes
+several times as long."""
+
 
 def clone(value: Any) -> Any:
     """A deep copy of models, lists and dicts; several times faster than ``copy.deepcopy``."""
+    if isinstance(value, dict):
+        return {key: item if type(item) in _ATOMS else clone(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [item if type(item) in _ATOMS else clone(item) for item in value]
     if isinstance(value, BaseModel):
         model_type = type(value)
         copied = model_type.__new__(model_type)
-        fields = {
-            name: clone(field) if isinstance(field, (BaseModel, dict, list)) else field
-            for name, field in value.__dict__.items()
-        }
+        fields = clone(value.__dict__)
         # Same result as pydantic's own copy, without ``__setattr__`` and ``copy``.
         object.__setattr__(copied, "__dict__", fields)
         object.__setattr__(copied, "__pydantic_fields_set__", set(value.__pydantic_fields_set__))
         object.__setattr__(copied, "__pydantic_extra__", None)
         object.__setattr__(copied, "__pydantic_private__", None)
         return copied
-    if isinstance(value, dict):
-        return {key: clone(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [clone(item) for item in value]
     return value
 
 
@@ -48,13 +48,13 @@ def to_json(value: Any) -> str:
 
 
 def _to_plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(warnings=False)
+    if type(value) in _ATOMS:
+        return value
     if isinstance(value, dict):
         return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_to_plain(item) for item in value]
-    return value
+    return value.model_dump(warnings=False) if isinstance(value, BaseModel) else value
 
 
 class Table(MutableMapping[str, Any]):
@@ -86,15 +86,21 @@ class Table(MutableMapping[str, Any]):
         return key in self._base
 
     def __iter__(self) -> Iterator[str]:
-        added = (key for key in self.own if key not in self._base)
-        return (key for key in chain(self._base, added) if self.own.get(key) is not _DELETED)
+        return (key for key, _ in self.items())
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def items(self) -> Any:
         """All (key, record) pairs; read-only."""
-        return ((key, self.own.get(key) or self._base[key]) for key in self)
+        own, base = self.own, self._base
+        for key, shared in base.items():
+            record = own.get(key) or shared
+            if record is not _DELETED:
+                yield key, record
+        for key, record in own.items():
+            if key not in base and record is not _DELETED:
+                yield key, record
 
     def values(self) -> Any:
         """All records; read-only."""

@@ -89,7 +89,7 @@ def build_toolkit(
     members["writes"] = frozenset(writes)
     members["errors"] = errors
     members["state"] = {
-        field: lambda info=info: info.get_default(call_default_factory=True)
+        field: info.default_factory or info.get_default
         for field, info in source.model_fields.items()
         if field not in {"db", "store", "instance", "initialized"}
     }
@@ -123,8 +123,6 @@ def render(value: Any) -> str:
 
 
 def _to_displayed(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(warnings=False)
     if isinstance(value, (str, type(None))):
         return value
     if isinstance(value, (int, float)):
@@ -133,6 +131,8 @@ def _to_displayed(value: Any) -> Any:
         return {key: _to_displayed(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_to_displayed(item) for item in value]
+    if isinstance(value, BaseModel):
+        return value.model_dump(warnings=False)
     return value.isoformat() if isinstance(value, date) else value
 
 
