@@ -89,20 +89,20 @@ class SlotScheduler:
             copies += self._move(state, hole)
         self._copy(copies)
 
-    def copy_shared_prefixes(self, sequences: Iterable[SequenceState]) -> None:
-        """Copy to each empty slot the longest prefix that another slot holds.
+    def copy_shared_prefixes(self, sequences: Sequence[SequenceState]) -> None:
+        """Copy to each sequence's slot the longest prefix that another slot holds.
 
         Fresh copies are not used as sources: their own source holds the same tokens.
         """
-        empty = [state for state in sequences if not state.num_in_slot]
-        sources = self._copy_sources() if empty else {}
-        copies: list[_Copy] = []
-        for state in empty:
-            copy = _longest_match(state, sources.get(_prefix_key(state), ()))
-            if copy is not None:
-                copies.append(copy)
-                state.num_cached += copy.length
-        self._copy(copies)
+        sources = self._copy_sources() if sequences else {}
+        matches = [
+            (state, copy)
+            for state in sequences
+            if (copy := _longest_match(state, sources.get(_prefix_key(state), ())))
+        ]
+        self._copy([copy for _, copy in matches])
+        for state, copy in matches:
+            state.num_cached = state.prefix.length + copy.length
 
     def _copy_sources(self) -> dict["_PrefixKey | None", list[SequenceState]]:
         """The sequences with enough tokens in their slot, by prefix key."""
@@ -166,24 +166,27 @@ def prefill_leaders(sequences: Iterable[SequenceState]) -> list[SequenceState]:
     leaders: list[SequenceState] = []
     keys: set[_PrefixKey | None] = set()
     for state in sequences:
-        key = _prefix_key(state)
-        if state.num_in_slot or state.num_to_prefill < MIN_SHARED_PREFIX or key not in keys:
+        key = _prefix_key(state, state.num_in_slot)
+        if state.num_to_prefill < MIN_SHARED_PREFIX or key not in keys:
             leaders.append(state)
             keys.add(key)
     return leaders
 
 
-def _prefix_key(state: SequenceState) -> _PrefixKey | None:
-    """None for a sequence that is too short to share a prefix; its last token is never copied."""
+def _prefix_key(state: SequenceState, num_before: int = 0) -> _PrefixKey | None:
+    """The first ids in the slot, ``num_before`` of them and as many as are worth a copy.
+
+    None for a sequence that is too short to share a prefix; its last token is never copied.
+    """
     prefix, ids = state.prefix, state.ids
-    end = prefix.length + MIN_SHARED_PREFIX
+    end = prefix.length + num_before + MIN_SHARED_PREFIX
     return _PrefixKey(prefix, tuple(ids[prefix.length : end])) if len(ids) > end else None
 
 
 def _longest_match(state: SequenceState, sources: Sequence[SequenceState]) -> _Copy | None:
     """The copy from the slot with the longest common prefix; all sources have the same key."""
     start, ids = state.prefix.length, state.ids
-    source, length = None, start + MIN_SHARED_PREFIX - 1
+    source, length = None, state.num_cached + MIN_SHARED_PREFIX - 1
     for other in sources:
         limit = min(other.num_cached, len(ids) - 1)
         # Comparing the first token beyond the best match rejects most candidates cheaply.

@@ -83,6 +83,9 @@ class TransformersSampler(DeferredRelease):
         is_gpu = device.type == "cuda"
         self._max_prefill_tokens = GPU_PREFILL_TOKENS if is_gpu else PREFILL_TOKENS
         self._unsorted_tokens = GPU_UNSORTED_TOKENS if is_gpu else 0
+        # On a CPU a token costs more than the copy of its keys and values, on a GPU the launches
+        # of a copy cost more than a short tool result.
+        self._copies_results = not is_gpu
         self._runner = ModelRunner(
             module,
             context=context,
@@ -153,9 +156,12 @@ class TransformersSampler(DeferredRelease):
     def _prefill(self, running: Sequence[SequenceState]) -> None:
         while unread := [state for state in running if state.num_to_prefill]:
             self._assign_prefixes([state for state in unread if not state.num_cached])
-            self._scheduler.copy_shared_prefixes(unread)
-            # The episodes of a group share their prompt: the leader is prefilled, the others copy.
-            self._prefill_batches(prefill_leaders(unread))
+            # The episodes of a group share their prompt, and until they differ also replies and
+            # tool results: the leader is prefilled, the others copy.
+            copying = [state for state in unread if self._copies_results or not state.num_in_slot]
+            self._scheduler.copy_shared_prefixes(copying)
+            others = [state for state in unread if state not in copying]
+            self._prefill_batches([*prefill_leaders(copying), *others])
 
     def _assign_prefixes(self, new: Sequence[SequenceState]) -> None:
         """Let new sequences with a long prompt start from a cached prefix."""
