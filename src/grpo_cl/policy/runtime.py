@@ -137,13 +137,14 @@ class PolicyRuntime:
     def map_over_ranks(
         self, count: int, run: Callable[[Sequence[int]], Sequence[Any]]
     ) -> list[Any]:
-        """``run`` over the indices below ``count``, divided among ranks; each rank gets all."""
-        indices = range(self.ranks.rank, count, self.ranks.world_size)
+        """``run`` over the indices below ``count``, divided among ranks; each rank gets all.
+
+        A rank has consecutive ones: the episodes of a task follow each other and share a prompt.
+        """
+        rank, world_size = self.ranks.rank, self.ranks.world_size
+        indices = range(count * rank // world_size, count * (rank + 1) // world_size)
         parts = self.ranks.all_gather(list(run(list(indices))))
-        results: list[Any] = [None] * count
-        for rank, part in enumerate(parts):
-            results[rank :: self.ranks.world_size] = part
-        return results
+        return [result for part in parts for result in part]
 
     def drift(self, domain: str, traces: Sequence[TokenTrace]) -> Drift | None:
         """The distance from earlier policies on ``traces``; None unless ``evaluation.drift``."""
