@@ -83,7 +83,7 @@ def test_shape_is_read_from_a_folder_a_file_or_the_embedded_policy(tmp_path: Pat
     folder, file = read_shape(str(tmp_path)), read_shape(str(tmp_path / "config.json"))
     assert folder == file
     assert (folder.num_key_value_heads, folder.head_dim) == (4, 16), "Llama's defaults"
-    assert read_shape("tiny").parameters == 1_967_808
+    assert read_shape("tiny").parameters == 3_049_920
 
 
 @pytest.mark.parametrize(

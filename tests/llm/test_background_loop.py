@@ -42,13 +42,15 @@ def test_task_group_of_a_cancelled_request_leaves_no_coroutine_behind(
         await anyio.sleep_forever()
 
     async def request() -> None:
-        closing.append(asyncio.create_task(loop._finish(())))  # its first step precedes the child's
+        closing = asyncio.create_task(loop._finish(()))  # its first step precedes the child's
+        closing.add_done_callback(lambda _: is_closed.set())
         async with anyio.create_task_group() as group:
             group.start_soon(connect)
 
-    closing: list[asyncio.Task[None]] = []
+    is_closed = threading.Event()
     with pytest.raises(CancelledError):
         loop.submit(request()).result()
+    is_closed.wait()  # or the first close would cancel the second
     loop.close()
     gc.collect()
     assert [str(warning.message) for warning in recwarn] == []

@@ -154,7 +154,9 @@ def _prompt_length(chat: Any, loader: TaskDataLoader, task: Any) -> int:
 
 
 def test_a_full_prompt_does_not_fit_the_embedded_policy() -> None:
-    config = tiny_loader(rollout={"prompt": "full"}, evaluation={"generated": 2}).config
+    config = tiny_loader(
+        rollout={"prompt": "full"}, evaluation={"generated": 2}, sampling={"max_context": 1024}
+    ).config
     with pytest.raises(
         ConfigError, match=r"no prompt of airline fits.*set rollout\.prompt=compact"
     ):

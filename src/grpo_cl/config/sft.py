@@ -36,7 +36,7 @@ class SFTOptions(ConfigRecord):
     """Steps between checkpoints."""
     new_tiny: bool = False
     """Whether to start from a new, untrained tiny policy."""
-    width: PositiveInt = 256
+    width: PositiveInt = 192
     """Hidden size of a new tiny policy."""
     layers: PositiveInt = 6
     """Layers of a new tiny policy."""

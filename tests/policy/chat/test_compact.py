@@ -36,7 +36,7 @@ CALLS = [
 ]
 
 
-EMBEDDED = [2023, 68, 1985, 24, 27, 27, 29]
+EMBEDDED = [226, 82, 78, 70, 68, 81, 78, 68, 344, 322]
 """`` mia_li_3668`` in tokens of the embedded policy."""
 
 
@@ -213,8 +213,15 @@ def test_words_beside_digits_are_not_spelled_out(chat: CompactChat) -> None:
 def test_the_embedded_policy_keeps_its_own_tokens_and_result_length() -> None:
     embedded = CompactChat(load_tokenizer(resolve("tiny")))
     assert embedded._encode(" mia_li_3668") == EMBEDDED
-    long = Message(role="tool", content="word " * 1000)
-    assert len(embedded.continuation([long], ended=True)) == 384 + 2
+    long = Message(role="tool", content="word " * 2000)
+    assert len(embedded.continuation([long], ended=True)) == NEW_RESULT_TOKENS + 2
+
+
+def test_ids_of_records_inside_a_result_follow_the_fields_that_name_them(chat: CompactChat) -> None:
+    content = '{"order_id": "D1", "items": [{"item_id": "i7", "name": "Tea", "id": 3}]}'
+    ids = chat.continuation([Message(role="tool", content=content)], ended=True)
+    text = chat._tokenizer.decode(ids[1:-1])
+    assert text == '{" order_id":" D1"," items":[{" name":" Tea"," item_id":" i7"," id":3}]}'
 
 
 def test_saved_tokenizer_loads_unchanged(chat: CompactChat, tmp_path: Path) -> None:

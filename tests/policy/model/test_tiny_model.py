@@ -37,7 +37,7 @@ def test_embedded_policy_loads_by_name(policy: PolicyModel) -> None:
     assert 1e6 <= policy.num_parameters <= 5e6
     assert next(policy.module.parameters()).dtype == torch.float32
     assert isinstance(policy.chat, CompactChat)
-    assert policy.context == 1536
+    assert policy.context == 3072
 
 
 def test_saved_copy_has_the_same_weights(policy: PolicyModel, tmp_path: Path) -> None:
