@@ -182,3 +182,20 @@ def test_cache_grows_with_its_use(model: torch.nn.Module) -> None:
     finish(engine, 3)
     buffers = engine._runner.cache._kv_layers[0].buffers
     assert [tuple(buffer.shape) for buffer in buffers] == [(4, 2, 128, 8)] * 2
+
+
+def test_results_that_episodes_share_are_prefilled_once_until_the_episodes_differ() -> None:
+    module, prompt, result = built(llama), list(range(40)), list(range(45))
+    engine, sizes = sampler(module, slots=4), forward_sizes(module)
+    engine.submit(request(name, prompt, max_new_tokens=2) for name in range(3))
+    replies = finish(engine, 3)
+    histories = [[*prompt, *replies[name].ids] for name in range(3)]
+    assert histories[0] == histories[1] == histories[2]  # greedy
+    del sizes[:]
+    other = [*result[:20], 7, 7, *result[22:]]  # fewer shared tokens than are worth a copy
+    appended = [result, [*result[:40], 3], other]
+    engine.submit(request(name, ids, max_new_tokens=1) for name, ids in enumerate(appended))
+    done = finish(engine, 3)
+    assert sizes == [2 * 45, 3]  # the second copies from the first; then one token each
+    for name, ids in enumerate(appended):
+        assert is_greedy(module, [*histories[name], *ids], done[name].ids)
