@@ -3,8 +3,8 @@
 A conversation is ``<|ticket|>…<|call|>reply<|end|><|result|>…<|call|>reply<|end|>…``; a reply is a
 tool's name and its arguments as JSON, or several in a row, or text for the user. Every string value
 follows a space, so that an id has the same tokens in a ticket, a result and a call and the policy
-can copy it. In a record inside a result ids follow the other fields: attention is causal, so an id is
-found by the name it belongs to only if it stands after that name.
+can copy it. In a record inside a result ids follow the other fields: attention is causal, so an id
+is found by the name it belongs to only if it stands after that name.
 """
 
 import json
