@@ -553,6 +553,7 @@ def test_a_campaign_without_models_and_episodes_has_the_same_results_and_page(
     assert len(reports) == 4 and not any("episodes.html" in text for text in reports)
 
 
+@pytest.mark.slow
 def test_seeds_trained_in_two_directories_are_merged_by_copying(
     done: FinishedCampaign, tmp_path: Path
 ) -> None:
@@ -590,6 +591,7 @@ def test_report_only_shows_the_finished_runs_and_trains_nothing(
     assert len(list((tmp_path / "runs").iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_a_seed_is_finished_before_the_next_so_that_a_campaign_cut_off_has_whole_seeds(
     tmp_path: Path,
 ) -> None:
