@@ -9,10 +9,11 @@ import pytest
 
 from grpo_cl.cli import main, make_parser
 from grpo_cl.cli.commands import COMMANDS, FIRST
+from grpo_cl.cli.demo import DEFAULTS
 from grpo_cl.cli.options import fields
 from grpo_cl.cli.parser import Parser
 from grpo_cl.cli.settings_help import help_text, type_text
-from grpo_cl.config import TINY, GRPOConfig, LossConfig
+from grpo_cl.config import GRPOConfig, LossConfig
 from grpo_cl.config.sft import SFTOptions
 
 
@@ -160,9 +161,11 @@ def test_help_of_a_command_has_its_options_and_the_settings_that_matter(
 
 
 def test_help_of_the_demo_has_the_defaults_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
-    steps = TINY["num_steps_per_task"]
+    steps, tasks = DEFAULTS["num_steps_per_task"], DEFAULTS["evaluation.generated"]
     assert steps != GRPOConfig.model_fields["num_steps_per_task"].default
-    assert f"Policy updates per domain. Default: {steps}." in help_of(capsys, "demo")
+    text = " ".join(help_of(capsys, "demo").split())
+    assert f"Policy updates per domain. Default: {steps}." in text
+    assert f"to evaluate on instead of the split. Default: {tasks}." in text
 
 
 def test_the_parser_of_all_commands_imports_no_slow_modules() -> None:

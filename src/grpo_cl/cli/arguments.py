@@ -62,7 +62,9 @@ def add_demo(parser: Parser) -> None:
         metavar="DIR",
         help="run directory; if it exists, a number is added",
     )
-    parser.take_settings("seed", "num_steps_per_task=10", "cl_algorithm", "task_order")
+    parser.take_settings(
+        "seed", "num_steps_per_task=8", "evaluation.generated=20", "cl_algorithm", "task_order"
+    )
     parser.set_defaults(run=command("demo", "demo"))
 
 

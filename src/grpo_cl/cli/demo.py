@@ -10,7 +10,7 @@ from grpo_cl.cli.extras import require
 from grpo_cl.cli.options import read_config
 from grpo_cl.config import TINY
 
-SETTINGS = ("--num_steps_per_task", "8", "--evaluation.generated", "20")
+DEFAULTS = {"num_steps_per_task": 8, "evaluation.generated": 20}
 """Fewer steps and test tasks than the policy's defaults, so that two cores need four minutes."""
 
 NUM_PROCESSES = (4, 2, 1)
@@ -23,7 +23,8 @@ def demo(arguments: argparse.Namespace) -> int:
     cores = len(os.sched_getaffinity(0))
     processes = next(number for number in NUM_PROCESSES if number <= cores)
     log_dir = _unused_dir(arguments.log_dir)
-    settings = ["--model_name_or_path", "tiny", "--log_dir", str(log_dir), *SETTINGS]
+    settings = ["--model_name_or_path", "tiny", "--log_dir", str(log_dir)]
+    settings += [f"{name}={value}" for name, value in DEFAULTS.items()]
     # A step has the same tasks on any number of cores.
     settings += ["--batch_size_per_gpu", str(TINY["batch_size_per_gpu"] // processes)]
     read_config([*settings, *arguments.settings])  # refused once, not by every process
