@@ -49,11 +49,11 @@ from paths import ROOT
 GetDomain = Callable[[str], Domain]
 VERSION = 3
 GREEDY = GenerationHyperparameters(
-    n_samples=1, max_new_tokens=128, max_tokens=1536, temperature=0.0, greedy=True
+    n_samples=1, max_new_tokens=128, max_tokens=3072, temperature=0.0, greedy=True
 )
 TINY = {
     "user_strategy": "solo",
-    "max_turns": 16,
+    "max_turns": 20,
     "rollout": {"prompt": "compact"},
     "sampling": {"dialect": "compact"},
 }
