@@ -48,12 +48,13 @@ def ours(work: Work, report: Report, *, engine: str = "transformers") -> None:
 
 def agentic_settings(work: Work) -> dict[str, Any]:
     """Episode settings, the same for grpo-cl and TRL."""
+    prompt = "compact" if work.kind == "compact" else "full"
     return {
         "model_name_or_path": work.model,
         "task_order": [DOMAIN],
         "max_new_tokens": work.reply_tokens,
         "num_samples_per_prompt": work.samples,
-        "rollout": {"user": "solo", "prompt": "full", "max_turns": work.max_turns},
+        "rollout": {"user": "solo", "prompt": prompt, "max_turns": work.max_turns},
         "sampling": {"max_context": work.context, "slots": work.replies},
     }
 
@@ -128,7 +129,8 @@ class Step:
                 yield
 
         self.runtime.model.__dict__["reference"] = reference
-        self._collector = EpisodeCollector(self) if work.kind == "agentic" else ReplyCollector(self)
+        has_replies_only = work.kind == "reference"
+        self._collector = ReplyCollector(self) if has_replies_only else EpisodeCollector(self)
 
     def take(self, number: int) -> Numbers:
         """Run one step; returns its times and counts."""

@@ -8,9 +8,11 @@
 Workload "reference": 16 prompts of about 525 tokens, 8 replies each of at most 256 tokens, a KL
 penalty and one update per batch. Workload "agentic": 16 telecom tasks with policy and tools in the
 prompt, 8 episodes each of at most 10 replies of 128 tokens; a model that cannot write tool calls
-ends its episodes with the first reply. Workload "shared": only updates, of episodes with shared
-prefixes, with and without prefix sharing. A shape is a model with random weights and the tokenizer
-of --model. Without a GPU use a smaller workload (--prompts 2 --samples 2).
+ends its episodes with the first reply. Workload "compact": the same without policy and tools in
+the prompt and with at most 30 replies, for models fine-tuned on such prompts. Workload "shared":
+only updates, of episodes with shared prefixes, with and without prefix sharing. A shape is a model
+with random weights and the tokenizer of --model. Without a GPU use a smaller workload (--prompts 2
+--samples 2).
 
 Each implementation (--ways) runs in a separate process, so that memory and caches are fresh. The
 figures are medians over the steps after --warm_up.
@@ -56,6 +58,7 @@ WAYS: dict[str, dict[str, Callable[[Work, Report], None]]] = {
         "trl-vllm": partial(environments, vllm=True),
         "trl-rollouts": rollouts,
     },
+    "compact": OURS,
     "shared": {"shared": shared},
 }
 TIMES = ("step", "sync", "sample", "environment", "reference", "update", "spread")
@@ -64,6 +67,7 @@ RATES = ("s_per_1000_tokens", "s_per_turn")
 COLUMNS = {
     "reference": (*TIMES, *AMOUNTS, *RATES),
     "agentic": (*TIMES, *AMOUNTS, *RATES),
+    "compact": (*TIMES, *AMOUNTS, *RATES),
     "shared": (
         "plain_s",
         "packed_s",

@@ -78,6 +78,17 @@ SIZES: dict[str, dict[str, int]] = {
         "micro_tokens": 32768,
         "device_batch": 4,
     },
+    "compact": {
+        **COMMON,
+        "steps": 7,
+        "warm_up": 2,
+        "max_turns": 30,
+        "prompt_tokens": 512,
+        "reply_tokens": 128,
+        "context": 4096,
+        "micro_tokens": 16384,
+        "device_batch": 16,
+    },
     "shared": {
         **COMMON,
         "steps": 4,
