@@ -9,6 +9,7 @@ import pytest
 
 from grpo_cl.campaigns.leaderboard import leaderboard
 from grpo_cl.campaigns.submission import (
+    MAX_BYTES,
     Submission,
     pack,
     shareable_settings,
@@ -103,6 +104,35 @@ def test_a_changed_file_is_named_by_its_digest(run: Path, tmp_path: Path) -> Non
     write_submission(pack(run), path)
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
     assert "changed after it was written" in verify(Submission.load(path)).differences[0]
+
+
+def test_a_compressed_submission_is_the_same(run: Path, tmp_path: Path) -> None:
+    plain, packed = tmp_path / "submission.json", tmp_path / "submission.json.gz"
+    write_submission(pack(run), plain)
+    write_submission(pack(run), packed)
+    assert Submission.load(packed) == Submission.load(plain)
+    assert packed.stat().st_size < plain.stat().st_size / 3
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: b"{" + data])
+def test_a_damaged_compressed_submission_is_refused(
+    run: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    packed = tmp_path / "submission.json.gz"
+    write_submission(pack(run), packed)
+    packed.write_bytes(damage(packed.read_bytes()))
+    with pytest.raises(ConfigError, match="cannot read the submission"):
+        Submission.load(packed)
+
+
+@pytest.mark.slow
+def test_a_small_file_that_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
+    packed = tmp_path / "submission.json.gz"
+    with gzip.open(packed, "wb") as file:
+        for _ in range(MAX_BYTES // 2**24 + 1):
+            file.write(bytes(2**24))
+    with pytest.raises(ConfigError, match="after decompression"):
+        Submission.load(packed)
 
 
 def test_a_score_that_does_not_follow_from_the_matrix_is_named(run: Path) -> None:
@@ -332,7 +362,7 @@ def test_the_commands_write_verify_and_list_submissions(
 
 
 def test_the_published_leaderboard_is_made_from_the_published_submissions() -> None:
-    files = sorted((ROOT / "docs" / "leaderboard").glob("*.json"))
+    files = sorted((ROOT / "docs" / "leaderboard").iterdir())
     submissions = [Submission.load(file) for file in files]
     assert [each.digest for each in submissions] == [each.computed_digest() for each in submissions]
     assert leaderboard(submissions) == PAGE.read_text()

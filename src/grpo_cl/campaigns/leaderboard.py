@@ -30,7 +30,7 @@ trials."""
 _INTRODUCTION = """\
 # Leaderboard
 
-Made from the files in `docs/leaderboard` by `grpo-cl leaderboard docs/leaderboard/*.json --out
+Made from the files in `docs/leaderboard` by `grpo-cl leaderboard docs/leaderboard/* --out
 docs/leaderboard.md`; do not edit it. `grpo-cl submit RUN` writes such a file, and `grpo-cl
 verify-submission FILE [RUN]` computes its results again: [campaigns.md](campaigns.md#leaderboard).
 

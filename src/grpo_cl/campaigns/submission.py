@@ -4,9 +4,11 @@ A submission has no local path and no secret. Its R-matrices have the counts of 
 scores can be computed again from it alone; with the run directories, rewards and cells can be too.
 """
 
+import gzip
 import hashlib
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -24,11 +26,13 @@ from grpo_cl.registry import is_in_file
 from grpo_cl.runs.layout import RunDir, file_name
 from grpo_cl.runs.settings import LOCATION
 from grpo_cl.storage.encoding import encode
-from grpo_cl.storage.files import read_json, write_json
+from grpo_cl.storage.files import read_json, write_file, write_json
 from grpo_cl.storage.redaction import redact
 from grpo_cl.types import Record, first_problem
 
 FORMAT = 1
+MAX_BYTES = 2**28
+"""Of a submission after decompression: a small file of a stranger must not fill the memory."""
 _HOST = re.compile(r"(?<=://)[^/\s]+")
 _ENVIRONMENT = ("commit", "python", "versions", "task_releases")
 """What a submission has of ``environment.json``; the command line and the variables stay away."""
@@ -85,10 +89,10 @@ class Submission(Record):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The submission in a file."""
+        """The submission in a file, which may be compressed with gzip."""
         try:
-            return cls.model_validate_json(path.read_bytes())
-        except OSError as error:
+            return cls.model_validate_json(_contents(path))
+        except (OSError, EOFError, zlib.error) as error:
             raise ConfigError(f"cannot read the submission {str(path)!r}: {error}") from error
         except ValidationError as error:
             raise ConfigError(
@@ -122,8 +126,12 @@ def campaign_of(source: Path) -> dict[str, Any] | None:
 
 
 def write_submission(submission: Submission, path: Path) -> None:
-    """Write the file."""
-    write_json(path, submission.to_json())
+    """Write the file, compressed if its name ends in ``.gz``."""
+    if path.suffix != ".gz":
+        write_json(path, submission.to_json())
+        return
+    # Without a time, the same submission is the same file.
+    write_file(path, [gzip.compress(encode(submission.to_json()).encode(), mtime=0)])
 
 
 def run_places(source: Path) -> list[RunPlace]:
@@ -215,6 +223,18 @@ def pack_run(place: RunPlace) -> SubmittedRun:
         costs=read_costs(place.root),
         files=file_hashes(run),
     )
+
+
+def _contents(path: Path) -> bytes:
+    if path.suffix != ".gz":
+        return path.read_bytes()
+    with gzip.open(path) as file:
+        contents = file.read(MAX_BYTES + 1)
+    if len(contents) > MAX_BYTES:
+        raise ConfigError(
+            f"{str(path)!r} has more than {MAX_BYTES} bytes after decompression; submit fewer runs"
+        )
+    return contents
 
 
 def _settings(run: RunDir) -> dict[str, Any]:

@@ -19,7 +19,8 @@ def add_submit(parser: Parser) -> None:
         "--out",
         type=values.output_file,
         metavar="FILE",
-        help="file to write; default: submission.json in the current directory",
+        help="file to write, compressed if it ends in .gz; default: submission.json in the "
+        "current directory",
     )
     parser.set_defaults(run=command("submission", "submit"))
 
