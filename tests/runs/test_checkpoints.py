@@ -4,20 +4,26 @@ import resource
 import shutil
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
+from threading import Event
 from time import sleep
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from typing_extensions import override
 
 from grpo_cl.errors import CheckpointError
 from grpo_cl.runs.checkpoints import (
     MANIFEST,
+    CheckpointPublisher,
     Damage,
+    Draft,
     Latest,
+    draft_checkpoint,
     latest_checkpoint,
     numbered_after,
     require_checkpoint,
@@ -343,6 +349,61 @@ def test_an_error_while_writing_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         save_checkpoint(tmp_path, "step_1", fill, keep=1)
     assert names(tmp_path) == []
+
+
+@dataclass(frozen=True)
+class HeldBack(Draft):
+    """A draft that is published when the test says so."""
+
+    may_publish: Event
+
+    @override
+    def publish(self) -> Path:
+        assert self.may_publish.wait(60)
+        return super().publish()
+
+
+def draft(parent: Path, number: int) -> Draft:
+    return draft_checkpoint(parent, f"step_{number:08d}", write_files(number), keep=2)
+
+
+def test_a_checkpoint_is_published_while_its_run_goes_on(tmp_path: Path) -> None:
+    publisher, may_publish = CheckpointPublisher(), Event()
+    publisher.save(lambda: HeldBack(**vars(draft(tmp_path, 1)), may_publish=may_publish))
+    assert names(tmp_path) == [".tmp-step_00000001"]
+    assert latest_checkpoint(tmp_path) == Latest(None, [])
+    may_publish.set()
+    publisher.wait()
+    assert latest_checkpoint(tmp_path) == Latest(tmp_path / "step_00000001", [])
+
+
+def test_checkpoints_are_published_one_after_another(tmp_path: Path) -> None:
+    publisher = CheckpointPublisher()
+    before: list[list[str]] = []
+
+    def next_draft() -> Draft:
+        before.append(names(tmp_path))
+        return draft(tmp_path, len(before))
+
+    for _ in range(3):
+        publisher.save(next_draft)
+    publisher.wait()
+    assert before == [[], ["step_00000001"], ["step_00000001", "step_00000002"]]
+    assert names(tmp_path) == ["step_00000002", "step_00000003"]
+
+
+def test_a_checkpoint_that_cannot_be_published_is_an_error_of_the_next_wait(tmp_path: Path) -> None:
+    def link(folder: Path) -> None:
+        (folder / "link").symlink_to(tmp_path)
+
+    publisher = CheckpointPublisher()
+    publisher.save(lambda: draft_checkpoint(tmp_path, "step_00000001", link, keep=1))
+    with pytest.raises(CheckpointError, match="a checkpoint holds copies, not links"):
+        publisher.save(lambda: draft(tmp_path, 2))
+    assert names(tmp_path) == []
+    publisher.save(lambda: draft(tmp_path, 2))
+    publisher.wait()
+    assert names(tmp_path) == ["step_00000002"]
 
 
 def test_symbolic_links_in_a_checkpoint_are_refused(tmp_path: Path) -> None:

@@ -211,14 +211,15 @@ def save_stage(run: RunDir, stage: int) -> Path:
         files.model_dir.mkdir()
         files.write_config(GRPOConfig())
 
-    return run.save_stage(stage, fill)
+    return run.draft_stage(stage, fill).publish()
 
 
 def save_position(run: RunDir, step: int, *, stage: int, stage_step: int) -> Path:
     state = {"position": {"stage": stage, "step": stage_step}}
-    return run.save_step(
+    draft = run.draft_step(
         step, lambda files: write_json(files.state, state), keep=1, keep_stage_ends=True
     )
+    return draft.publish()
 
 
 def test_a_stage_is_resumed_from_the_checkpoint_at_its_end(tmp_path: Path) -> None:

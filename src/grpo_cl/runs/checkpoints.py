@@ -12,6 +12,9 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -60,6 +63,61 @@ class Latest(NamedTuple):
     damaged: list[Damage]
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A checkpoint whose files are written under a temporary name."""
+
+    target: Path
+    keep: int | None
+    is_spared: Callable[[Path], bool]
+
+    @property
+    def folder(self) -> Path:
+        """The temporary directory."""
+        return self.target.with_name(f"{TEMPORARY}{self.target.name}")
+
+    def publish(self) -> Path:
+        """Sync the files, list them with their checksums, and give the directory its name."""
+        with writing(self.target):
+            try:
+                _reuse(self.folder, self.target)
+                _seal(self.folder)
+                _publish(self.folder, self.target)
+            finally:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            if self.keep is not None:
+                for old in _older(self.target)[self.keep - 1 :]:
+                    if not self.is_spared(old):
+                        _delete(old)
+        return self.target
+
+
+def draft_checkpoint(
+    parent: Path,
+    name: str,
+    fill: Callable[[Path], None],
+    *,
+    keep: int | None,
+    is_spared: Callable[[Path], bool] = lambda path: False,
+) -> Draft:
+    """The checkpoint ``parent/name`` with the files that ``fill`` writes, not yet published.
+
+    When it is published, the newest ``keep`` of the checkpoints whose names differ only in their
+    number remain, and those that are spared; None keeps all. A directory has one draft at a time.
+    """
+    assert name == Path(name).name and not name.startswith("."), name
+    draft = Draft(parent / name, keep, is_spared)
+    with writing(draft.target):
+        parent.mkdir(parents=True, exist_ok=True)
+        _tidy_checkpoints(parent, name)
+        draft.folder.mkdir()  # fails if anything has that name, a link too
+        with ExitStack() as on_error:
+            on_error.callback(shutil.rmtree, draft.folder, ignore_errors=True)
+            fill(draft.folder)
+            on_error.pop_all()
+    return draft
+
+
 def save_checkpoint(
     parent: Path,
     name: str,
@@ -68,30 +126,28 @@ def save_checkpoint(
     keep: int | None,
     is_spared: Callable[[Path], bool] = lambda path: False,
 ) -> Path:
-    """Publish the directory that ``fill`` writes as ``parent/name``.
+    """Write and publish the checkpoint ``parent/name``."""
+    return draft_checkpoint(parent, name, fill, keep=keep, is_spared=is_spared).publish()
 
-    Of the checkpoints whose names differ only in their number the newest ``keep`` remain, and
-    those that are spared; None keeps all.
-    """
-    assert name == Path(name).name and not name.startswith("."), name
-    target = parent / name
-    temporary = parent / f"{TEMPORARY}{name}"
-    with writing(target):
-        parent.mkdir(parents=True, exist_ok=True)
-        _tidy_checkpoints(parent, name)
-        temporary.mkdir()  # fails if anything has that name, a link too
-        try:
-            fill(temporary)
-            _reuse(temporary, target)
-            _seal(temporary)
-            _publish(temporary, target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        if keep is not None:
-            for old in _older(target)[keep - 1 :]:
-                if not is_spared(old):
-                    _delete(old)
-    return target
+
+class CheckpointPublisher:
+    """Publishes drafts in a thread, in order: training goes on while files reach the disk."""
+
+    def __init__(self) -> None:
+        self._last: Future[Path] | None = None
+
+    def save(self, draft: Callable[[], Draft]) -> None:
+        """Write a draft now and publish it in the thread, after the one before is published."""
+        self.wait()
+        thread = ThreadPoolExecutor(1, "checkpoint")
+        self._last = thread.submit(draft().publish)
+        thread.shutdown(wait=False)  # it ends when the checkpoint is published
+
+    def wait(self) -> None:
+        """Wait until what was saved is published; raises the error if it could not be."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
 
 
 def verify(path: Path) -> str | None:

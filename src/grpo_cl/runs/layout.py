@@ -13,10 +13,11 @@ from pydantic import BaseModel
 
 from grpo_cl.errors import CheckpointError, ConfigError
 from grpo_cl.runs.checkpoints import (
+    Draft,
     Latest,
+    draft_checkpoint,
     latest_checkpoint,
     numbered_after,
-    save_checkpoint,
     tidy,
 )
 from grpo_cl.runs.environment import describe_environment
@@ -294,19 +295,19 @@ class RunDir:
         tidy(self.checkpoints_dir)
         tidy(self.evaluations_dir)
 
-    def save_step(
+    def draft_step(
         self,
         step: int,
         fill: Callable[[CheckpointFiles], None],
         *,
         keep: int,
         keep_stage_ends: bool = False,
-    ) -> Path:
-        """Save the state after ``step`` updates; the newest ``keep`` checkpoints remain.
+    ) -> Draft:
+        """The checkpoint after ``step`` updates; once published, the newest ``keep`` remain.
 
         With ``keep_stage_ends`` those made at the end of a stage remain too.
         """
-        return save_checkpoint(
+        return draft_checkpoint(
             self.checkpoints_dir,
             f"{_STEP}{step:08d}",
             lambda folder: fill(CheckpointFiles(folder)),
@@ -316,9 +317,13 @@ class RunDir:
             ),
         )
 
-    def save_stage(self, index: int, fill: Callable[[CheckpointFiles], None]) -> Path:
-        """Save the checkpoint after stage ``index``."""
-        return save_checkpoint(
+    def save_step(self, step: int, fill: Callable[[CheckpointFiles], None], *, keep: int) -> Path:
+        """Save the checkpoint after ``step`` updates; the newest ``keep`` remain."""
+        return self.draft_step(step, fill, keep=keep).publish()
+
+    def draft_stage(self, index: int, fill: Callable[[CheckpointFiles], None]) -> Draft:
+        """The checkpoint after stage ``index``."""
+        return draft_checkpoint(
             self.root,
             f"{_STAGE}{index}",
             lambda folder: fill(CheckpointFiles(folder)),

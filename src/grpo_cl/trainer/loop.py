@@ -365,6 +365,7 @@ class GRPOTrainer:
             )
 
     def _end(self, state: str) -> NoReturn:
+        self.run_log.wait_for_checkpoints()
         self._interruption.end(state, f"grpo-cl train --resume_from {self.run_log.run.root}")
 
     def _save(self) -> None:

@@ -25,6 +25,7 @@ from grpo_cl.metrics.time_left import Schedule
 from grpo_cl.report.model_card import TrainedStage, describe_training
 from grpo_cl.rewards import ScoredTrajectory
 from grpo_cl.runs.checkpoint_state import seal_of, with_seals, write_checkpoint_state
+from grpo_cl.runs.checkpoints import CheckpointPublisher
 from grpo_cl.runs.episodes import episode_line
 from grpo_cl.runs.evaluation_episodes import remove_evaluations_after, write_evaluation
 from grpo_cl.runs.layout import CheckpointFiles, RunDir
@@ -88,6 +89,7 @@ class RunLog:
         self._trackers = list(trackers)
         self._changes: list[dict[str, Any]] = []
         self._resume: Resume | None = None
+        self._publisher = CheckpointPublisher()
         self._exit = ExitStack()
         self._schedule = Schedule(
             config.task_order, config.num_steps_per_task, config.eval_interval
@@ -326,7 +328,10 @@ class RunLog:
     def save(
         self, step: int, state: Mapping[str, Any], parts: Parts, buffer: TrajectoryBuffer
     ) -> None:
-        """Save a checkpoint for an exact resume; a collective call of all ranks."""
+        """Save a checkpoint for an exact resume; a collective call of all ranks.
+
+        Its files are written when this returns, and on the disk after ``wait_for_checkpoints``.
+        """
         save_policy, save_algorithm = parts
         if not self._is_main:
             save_policy(self.run.checkpoints_dir)
@@ -352,12 +357,18 @@ class RunLog:
             write_checkpoint_state(files, whole)
 
         section = self.config.logging
-        self.run.save_step(
-            step,
-            fill,
-            keep=section.keep_checkpoints,
-            keep_stage_ends=section.keep_stage_ends,
+        self._publisher.save(
+            lambda: self.run.draft_step(
+                step,
+                fill,
+                keep=section.keep_checkpoints,
+                keep_stage_ends=section.keep_stage_ends,
+            )
         )
+
+    def wait_for_checkpoints(self) -> None:
+        """Wait until the saved checkpoints are on the disk."""
+        self._publisher.wait()
 
     def close_stage(self, stage: int, policy: Savable, buffer: TrajectoryBuffer) -> None:
         """Save the model and the buffer at the end of a stage."""
@@ -369,7 +380,7 @@ class RunLog:
             files.write_config(self._recorded)
 
         if self._is_main:
-            self.run.save_stage(stage, fill)
+            self._publisher.save(lambda: self.run.draft_stage(stage, fill))
             self._write_summaries()
         else:
             policy.save(self.run.root)
@@ -398,13 +409,14 @@ class RunLog:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for tracker in self._trackers:
-            tracker.close()
-        for journal in (self._journal, self._episodes, self._times):
-            if journal is not None:
-                journal.close()
-        self._progress.erase()
-        self._exit.close()
+        with self._exit:  # releases the lock last
+            for tracker in self._trackers:
+                tracker.close()
+            for journal in (self._journal, self._episodes, self._times):
+                if journal is not None:
+                    journal.close()
+            self._progress.erase()
+            self._publisher.wait()
 
     def _reproducible(
         self, position: Position, kind: str, numbers: Mapping[str, float], **place: Any
