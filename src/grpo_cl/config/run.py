@@ -154,6 +154,10 @@ class SamplingConfig(ConfigRecord):
     """Inference backend: the trainer's own weights, vLLM in the same process, or ``servers``."""
     servers: tuple[str, ...] = ()
     """URLs of vLLM or ``grpo-cl serve``, such as http://127.0.0.1:8000 (docs/serving.md)."""
+    max_staleness: Literal[0, 1] = 0
+    """Updates between the weights that sample an episode and those that it updates. With 1 the
+    episodes of the next step are played on ``servers`` during the update; the loss corrects for it
+    by truncated importance sampling (``loss.importance_cap``)."""
     publish_dir: Path | None = None
     """Directory in which servers find new weights; None is a directory in ``log_dir``."""
     sync_tolerance: PositiveFloat | None = None
@@ -167,6 +171,12 @@ class SamplingConfig(ConfigRecord):
         if self.engine != "server" and (self.publish_dir or self.sync_tolerance):
             raise ValueError(
                 "sampling.publish_dir and sampling.sync_tolerance require sampling.engine='server'"
+            )
+        if self.engine != "server" and self.max_staleness:
+            raise ValueError(
+                f"sampling.max_staleness={self.max_staleness} requires sampling.engine='server': "
+                f"{self.engine} shares the GPU with the update; start servers and name them in "
+                "sampling.servers"
             )
         return self
 
@@ -398,6 +408,15 @@ class GRPOConfig(ConfigRecord):
         if self.fork is not None and self.resume_from is None:
             raise ValueError(
                 f"fork {str(self.fork)!r} starts a run from a checkpoint; name it with resume_from"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stale_episodes_need_importance_sampling(self) -> Self:
+        if self.sampling.max_staleness and self.loss.importance_cap is None:
+            raise ValueError(
+                "sampling.max_staleness=1 trains on episodes of the weights before the last "
+                "update, which loss.importance_cap corrects for; set loss.importance_cap, such as 2"
             )
         return self
 

@@ -66,6 +66,8 @@ class PolicyRuntime:
         self._checksum = self.model.file_checksum()  # of the reference and of frozen weights
         self.learner = Learner(self.model, config, self.ranks, shard=is_sharded)
         self._engine = InferenceBackend(self.model, config, self.ranks)
+        is_concurrent = config.sampling.max_staleness > 0  # episodes are gathered during an update
+        self._rollout_ranks = self.ranks.for_another_thread() if is_concurrent else self.ranks
         self._history = PolicyHistory(self.learner) if config.evaluation.drift else None
 
     @property
@@ -143,7 +145,7 @@ class PolicyRuntime:
         """
         rank, world_size = self.ranks.rank, self.ranks.world_size
         indices = range(count * rank // world_size, count * (rank + 1) // world_size)
-        parts = self.ranks.all_gather(list(run(list(indices))))
+        parts = self._rollout_ranks.all_gather(list(run(list(indices))))
         return [result for part in parts for result in part]
 
     def drift(self, domain: str, traces: Sequence[TokenTrace]) -> Drift | None:

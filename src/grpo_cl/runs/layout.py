@@ -73,6 +73,11 @@ class CheckpointFiles:
         return self.root / "config.json"
 
     @property
+    def rollouts(self) -> Path:
+        """The rollouts of the next step; absent unless they were played ahead of it."""
+        return self.root / "rollouts.json"
+
+    @property
     def state(self) -> Path:
         """JSON state for an exact resume; absent in the checkpoint of a stage."""
         return self.root / "state.json"

@@ -228,6 +228,8 @@ def _save_checkpoint(
             target.algorithm_dir.mkdir()
         else:
             shutil.copytree(files.algorithm_dir, target.algorithm_dir, copy_function=link_file)
+            if files.rollouts.exists():
+                link_file(files.rollouts, target.rollouts)
         link_file(files.trajectories, target.trajectories)
         target.write_config(config.model_copy(update=NOT_RECORDED))
         write_checkpoint_state(target, state)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -30,7 +30,8 @@ from grpo_cl.trainer.preflight import check_prompts, check_training, warn_of_lim
 from grpo_cl.trainer.process import Interruption, all_ranks, frozen_gc
 from grpo_cl.trainer.resume import Checkpoint
 from grpo_cl.trainer.rollout_stats import RolloutStats
-from grpo_cl.trainer.run_log import Position, RunLog
+from grpo_cl.trainer.rollouts import Rollouts, RolloutsAhead
+from grpo_cl.trainer.run_log import CheckpointParts, Position, RunLog
 from grpo_cl.types import Task, TokenTrace, Trajectory, TrajectoryGroup
 
 
@@ -130,6 +131,7 @@ class GRPOTrainer:
         self.position = Position()
         self._steps_before = 0
         self._interruption = Interruption()
+        self._ahead = RolloutsAhead()
         self._stats = RolloutStats()
         self.run_log = RunLog(
             config, self.tasks, is_main=self.policy.is_main, metrics=metrics, trackers=trackers
@@ -153,7 +155,7 @@ class GRPOTrainer:
         ``post_task_hook``.
         """
         self._check()
-        with self.run_log, self._interruption, frozen_gc():
+        with self.run_log, self._interruption, closing(self._ahead), frozen_gc():
             self._begin()
             if not self.run_log.has_row(BASE):
                 self._evaluate_all(BASE)
@@ -209,13 +211,7 @@ class GRPOTrainer:
         """One GRPO step: tasks, rollouts, rewards, advantages, update."""
         started = time.monotonic()
         self.run_log.begin_step(self.position)
-        new_tasks = self.tasks.next_batch(domain, self._tasks_per_step)
-        tasks = self.cl_algorithm.augment_batch(new_tasks, domain)
-        play = self._player(temperature=self.config.temperature)
-        self.policy.sync_weights()
-        batch = collect(
-            tasks, domain, loader=self.tasks, play=play, config=self.config, step=self.global_step
-        )
+        batch, counts = self._rollouts(domain)
         groups = self.cl_algorithm.augment_rollouts(batch.groups, domain)
         rollout_s = time.monotonic() - started
         advantages = [
@@ -241,15 +237,40 @@ class GRPOTrainer:
             **metrics,
             **self.cl_algorithm.telemetry(),
             **summarize(batch, num_flat=len(groups) - len(varied)),
-            **self._stats.take(),
+            **counts,
             "rollout_s": rollout_s,
             "step_s": time.monotonic() - started,
         }
 
+    def _rollouts(self, domain: str) -> Rollouts:
+        """The rollouts of this step; with ``max_staleness`` those of the next one begin."""
+        rollouts = self._ahead.take() or self._begin_rollouts(domain, self.global_step)()
+        is_last = self.position.step + 1 == self.config.num_steps_per_task
+        if self.config.sampling.max_staleness and not is_last:
+            self._ahead.start(self._begin_rollouts(domain, self.global_step + 1))
+        return rollouts
+
+    def _begin_rollouts(self, domain: str, step: int) -> Callable[[], Rollouts]:
+        """Draw the tasks of a step and push the weights; the result plays the episodes."""
+        new_tasks = self.tasks.next_batch(domain, self._tasks_per_step)
+        tasks = self.cl_algorithm.augment_batch(new_tasks, domain)
+        stats, is_ahead = RolloutStats(), step > self.global_step
+        play = self._player(stats, temperature=self.config.temperature, is_shown=not is_ahead)
+        self.policy.sync_weights()
+
+        def run() -> Rollouts:
+            batch = collect(
+                tasks, domain, loader=self.tasks, play=play, config=self.config, step=step
+            )
+            return Rollouts(batch, stats.take())
+
+        return run
+
     def evaluate_task(self, domain: str) -> Cell:
         """Evaluate the current policy on the evaluation tasks of ``domain``."""
+        self._ahead.wait()  # the sampler has one set of weights
         sampled = self.config.evaluation.is_sampled
-        play = self._player(temperature=self.config.temperature if sampled else 0.0)
+        play = self._player(self._stats, temperature=self.config.temperature if sampled else 0.0)
         tasks = self.tasks.evaluation_tasks(domain)
         with self.cl_algorithm.policy_for_evaluation(domain):
             self.policy.sync_weights()  # inside: an algorithm may evaluate with other weights
@@ -266,25 +287,27 @@ class GRPOTrainer:
     def _tasks_per_step(self) -> int:
         return self.config.tasks_per_step(world_size=self.policy.world_size)
 
-    def _player(self, *, temperature: float) -> Play:
-        """Plays and scores episodes of the policy, divided among ranks."""
+    def _player(self, stats: RolloutStats, *, temperature: float, is_shown: bool = True) -> Play:
+        """Plays and scores episodes of the policy, divided among ranks, and counts them."""
         actor = self.policy.actor(temperature=temperature)
         users = self.auxiliary_models.users(self.policy)
 
         async def one(task: Task, seed: int) -> Trajectory:
             domain, rollout = self.tasks.domains[task.domain], self.config.rollout
             trajectory = await play_episode(actor, domain, task, rollout, seed=seed, models=users)
-            self.run_log.episode_ended()
+            if is_shown:
+                self.run_log.episode_ended()
             return trajectory
 
         def play(tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredTrajectory]:
             def run(indices: Sequence[int]) -> list[Trajectory]:
-                self.run_log.begin_episodes(len(indices))
+                if is_shown:
+                    self.run_log.begin_episodes(len(indices))
                 return run_all(one(tasks[index], seeds[index]) for index in indices)
 
-            with self._stats.timed(), self.policy.full_parameters():
+            with stats.timed(), self.policy.full_parameters():
                 trajectories = self.policy.map_over_ranks(len(tasks), run)
-            self._stats.add(trajectories)
+            stats.add(trajectories)
             return self._score(trajectories)
 
         return play
@@ -347,6 +370,8 @@ class GRPOTrainer:
                 self.cl_algorithm.load_state_dict(state["algorithm"])
         self.policy.load_state(checkpoint.files.policy_dir)
         if not is_fork:
+            if self.position.step < self.config.num_steps_per_task:  # a fork may end the stage here
+                self._ahead.load(checkpoint.files.rollouts)
             self.cl_algorithm.load_state(checkpoint.files.algorithm_dir)
         elif self.position.step == 0 and self.position.stage > 0:
             # Its view of the stage that ended at the checkpoint, such as the Fisher information.
@@ -369,14 +394,20 @@ class GRPOTrainer:
         self._interruption.end(state, f"grpo-cl train --resume_from {self.run_log.run.root}")
 
     def _save(self) -> None:
+        self._ahead.wait()  # its episodes count in the state of the tasks
         state = {
             "position": self.position._asdict(),
             "tasks_per_step": self._tasks_per_step,
             "tasks": self.tasks.state_dict(),
             "algorithm": self.cl_algorithm.state_dict(),
         }
-        parts = (self.policy.save_state, self.cl_algorithm.save_state)
-        self.run_log.save(self.global_step, state, parts, self.trajectory_buffer)
+        parts = CheckpointParts(
+            policy=self.policy.save_state,
+            algorithm=self.cl_algorithm.save_state,
+            trajectories=self.trajectory_buffer.save,
+            rollouts=self._ahead.save,
+        )
+        self.run_log.save(self.global_step, state, parts)
 
 
 def _default_policy(config: GRPOConfig, tasks: TaskDataLoader) -> Policy:

@@ -43,8 +43,16 @@ from grpo_cl.types import TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
-Parts = tuple[Callable[[Path], None], Callable[[Path], None]]
-"""Save the policy and the algorithm into a folder each; collective calls of all ranks."""
+
+class CheckpointParts(NamedTuple):
+    """What writes the parts of a checkpoint."""
+
+    policy: Callable[[Path], None]
+    """Into a folder; a collective call of all ranks."""
+    algorithm: Callable[[Path], None]
+    """Into a folder; a collective call of all ranks."""
+    trajectories: Callable[[Path], None]
+    rollouts: Callable[[Path], None]
 
 
 class Position(NamedTuple):
@@ -325,17 +333,14 @@ class RunLog:
         last = position.step == self.config.num_steps_per_task
         return last or position.step % self.config.logging.save_interval == 0
 
-    def save(
-        self, step: int, state: Mapping[str, Any], parts: Parts, buffer: TrajectoryBuffer
-    ) -> None:
+    def save(self, step: int, state: Mapping[str, Any], parts: CheckpointParts) -> None:
         """Save a checkpoint for an exact resume; a collective call of all ranks.
 
         Its files are written when this returns, and on the disk after ``wait_for_checkpoints``.
         """
-        save_policy, save_algorithm = parts
         if not self._is_main:
-            save_policy(self.run.checkpoints_dir)
-            save_algorithm(self.run.checkpoints_dir)
+            parts.policy(self.run.checkpoints_dir)
+            parts.algorithm(self.run.checkpoints_dir)
             return
         assert self._journal is not None
         assert self._episodes is not None
@@ -349,10 +354,11 @@ class RunLog:
 
         def fill(files: CheckpointFiles) -> None:
             files.policy_dir.mkdir()
-            save_policy(files.policy_dir)
+            parts.policy(files.policy_dir)
             files.algorithm_dir.mkdir()
-            save_algorithm(files.algorithm_dir)
-            buffer.save(files.trajectories)
+            parts.algorithm(files.algorithm_dir)
+            parts.trajectories(files.trajectories)
+            parts.rollouts(files.rollouts)
             files.write_config(self._recorded)
             write_checkpoint_state(files, whole)
 

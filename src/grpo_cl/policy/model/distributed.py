@@ -80,6 +80,20 @@ class DistributedContext:
         atexit.register(context.close)
         return context
 
+    def for_another_thread(self) -> Self:
+        """The same ranks with an object group of their own; a collective call.
+
+        Collectives of one group must begin in the same order on every rank, so that two threads
+        cannot share it.
+        """
+        if self._object_group is None:
+            return self
+        group = dist.new_group(backend="gloo", timeout=ROLLOUT_TIMEOUT)
+        assert isinstance(group, dist.ProcessGroup)
+        return type(self)(
+            rank=self.rank, world_size=self.world_size, device=self.device, object_group=group
+        )
+
     @property
     def is_main(self) -> bool:
         """Whether this process writes the run's files."""
