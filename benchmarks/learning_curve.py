@@ -75,7 +75,7 @@ def draw(
         axes.axhline(float(value), color="#444444", linestyle=style, linewidth=1, label=name)
     axes.set(xlabel="GRPO steps", ylabel="pass rate on test tasks", ylim=(0, 1))
     axes.grid(visible=True, alpha=0.25)
-    axes.legend(loc="upper left", fontsize=8, frameon=False, ncols=2)
+    axes.legend(loc="lower right", fontsize=8, frameon=False, ncols=2)
 
 
 def _text(interval: Interval | None) -> str:
