@@ -78,6 +78,7 @@ def run_forked(
     pid = os.fork()
     if pid == 0:
         _become(work, folder, errors)
+    os.setpgid(pid, pid)  # here too: the process may be killed before it has done so itself
     handle = os.pidfd_open(pid)
     try:
         is_done = _wait(handle, limit_s if kill_after_s is None else kill_after_s)
