@@ -8,8 +8,6 @@ from grpo_cl.metrics.breakdown import (
     churn,
     component_scores,
     gain_normalised_forgetting,
-    pass_at_scores,
-    pass_hat_scores,
 )
 from grpo_cl.metrics.rmatrix import BASE, Cell, RMatrix
 
@@ -57,13 +55,6 @@ def test_a_component_is_averaged_over_the_domains_that_are_judged_by_it():
     assert communication["backward_transfer"] is None
     missing = EMPTY.with_cell("retail", "airline", cell(2, DB=0.5))
     assert component_scores(missing)["DB"]["average_performance"] is None
-
-
-def test_each_cell_has_its_pass_hat_k_and_pass_at_k():
-    matrix = EMPTY.with_cell(BASE, "airline", cell(4, 2, 0))
-    assert pass_hat_scores(matrix, 2) == [[pytest.approx((1 + 1 / 6) / 3), None]]
-    assert pass_at_scores(matrix, 2) == [[pytest.approx((1 + 5 / 6) / 3), None]]
-    assert pass_hat_scores(matrix, 5) == [[None, None]]
 
 
 def test_churn_matches_a_hand_calculation():

@@ -80,7 +80,6 @@ def test_isolated_forgetting_sums_to_negative_backward_transfer(scores: list[lis
 def test_retention_is_missing_for_a_domain_that_was_not_learned():
     scores = [[0.0, 0.0, 0.0], [0.04, 0.0, 0.0], [0.02, 0.6, 0.0], [0.04, 0.3, 0.5]]
     assert retention_by_domain(scores) == [None, pytest.approx(0.5)]
-    assert retention_by_domain(scores, minimum=0.0) == [pytest.approx(1.0), pytest.approx(0.5)]
     assert retention(scores) is None
 
 

@@ -1,6 +1,6 @@
-"""Forgetting in detail: scores by reward component, by pass^k, and by task."""
+"""Forgetting in detail: scores by reward component and by task."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import isnan
 from statistics import fmean
 from typing import Any, NamedTuple, cast
@@ -10,10 +10,8 @@ from grpo_cl.metrics.continual import (
     ContinualScores,
     Counts,
     continual_scores,
-    pass_at_k,
-    pass_hat_k,
 )
-from grpo_cl.metrics.rmatrix import BASE, Cell, RMatrix
+from grpo_cl.metrics.rmatrix import BASE, RMatrix
 from grpo_cl.metrics.statistics import require_same_tasks, task_difference
 
 MIN_GAIN_ERRORS = 1.64
@@ -45,16 +43,6 @@ def component_scores(matrix: RMatrix) -> dict[str, ContinualScores]:
     """The continual-learning scores of each reward component, over the domains that have it."""
     names = {name for row in matrix.rows for cell in row.cells.values() for name in cell.components}
     return {name: _component_scores(matrix, name) for name in sorted(names)}
-
-
-def pass_hat_scores(matrix: RMatrix, k: int) -> list[list[float | None]]:
-    """pass^k of every cell, in the layout of ``RMatrix.scores``."""
-    return _table(matrix, lambda cell: pass_hat_k(cell.tasks, k))
-
-
-def pass_at_scores(matrix: RMatrix, k: int) -> list[list[float | None]]:
-    """pass@k of every cell, in the layout of ``RMatrix.scores``."""
-    return _table(matrix, lambda cell: pass_at_k(cell.tasks, k))
 
 
 def churn(before: Counts, after: Counts) -> Churn | None:
@@ -109,9 +97,3 @@ def _lost_fraction(matrix: RMatrix, domain: str, last: str) -> float | None:
     gain = learned.mean - base.mean
     error = task_difference(base.tasks, learned.tasks).standard_error
     return (learned.mean - final.mean) / gain if gain > MIN_GAIN_ERRORS * error else None
-
-
-def _table(matrix: RMatrix, value: Callable[[Cell], float | None]) -> list[list[float | None]]:
-    stages = [BASE, *matrix.domains][: len(matrix.scores())]
-    cells = [[matrix.cell(stage, domain) for domain in matrix.domains] for stage in stages]
-    return [[None if cell is None else value(cell) for cell in row] for row in cells]

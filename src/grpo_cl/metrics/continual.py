@@ -123,12 +123,12 @@ def retention(scores: Scores) -> float | None:
     return mean_or_none(retention_by_domain(scores))
 
 
-def retention_by_domain(scores: Scores, *, minimum: float = MIN_LEARNED) -> list[float | None]:
-    """The ratio of each earlier domain; None if its score when learned is not above ``minimum``."""
+def retention_by_domain(scores: Scores) -> list[float | None]:
+    """The ratio of each earlier domain; None if it was not learned."""
     last = len(scores) - 1
     pairs = [(scores[j][j - 1], scores[last][j - 1]) for j in range(1, last)]
     return [
-        None if learned is None or final is None or learned <= minimum else final / learned
+        None if learned is None or final is None or learned <= MIN_LEARNED else final / learned
         for learned, final in pairs
     ]
 
