@@ -14,11 +14,9 @@ USER_PREFIX = "User: "
 HEADER = "[Dialogue"
 
 
-def run_baseline(
-    instance: Instance, policy: BaselinePolicy, *, stamp: bool = False
-) -> MemoryEpisode:
+def run_baseline(instance: Instance, policy: BaselinePolicy) -> MemoryEpisode:
     """The episode of a baseline policy on an instance."""
-    episode = MemoryEpisode(instance, stamp=stamp)
+    episode = MemoryEpisode(instance)
     while chunk := episode.next_chunk():
         episode.apply([(operation.name, operation.arguments) for operation in policy(chunk)])
     return episode

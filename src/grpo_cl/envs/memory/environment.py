@@ -87,16 +87,14 @@ def observation(memory: MemorySystem, chunk: Chunk, *, position: str, view_token
     return f"{view(memory, chunk, tokens=view_tokens)}\n\nChunk {position}:\n{chunk.content}"
 
 
-def view(
-    memory: MemorySystem, chunk: Chunk, *, tokens: int, retriever: Retriever | None = None
-) -> str:
+def view(memory: MemorySystem, chunk: Chunk, *, tokens: int) -> str:
     """The number of entries, the core text, the entries retrieved by the chunk, and the newest.
 
     An agent can change only the entries whose ids it sees, so retrieved entries come first.
     """
     core = truncate(memory.core, tokens)
     left = tokens - count_tokens(core)
-    hits = (retriever or Retriever()).search(memory, chunk.content, k=NUM_RETRIEVED)
+    hits = Retriever().search(memory, chunk.content, k=NUM_RETRIEVED)
     newest = list(memory.entries.values())[-NUM_NEWEST:][::-1]
     lines: dict[int, str] = {}
     for entry in (*(hit.entry for hit in hits), *newest):

@@ -5,11 +5,15 @@ can be found.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import log
 
 from grpo_cl.envs.memory.retrieval.copy_on_write import CopyOnWriteDict
 from grpo_cl.envs.memory.retrieval.tokenizer import terms
+
+K1 = 0.9
+"""Term frequency saturation."""
+B = 0.4
+"""Document length normalization."""
 
 
 class InvertedIndex:
@@ -81,27 +85,19 @@ class InvertedIndex:
         self._total += count
 
 
-@dataclass(frozen=True, kw_only=True)
-class BM25:
-    """BM25 with Lucene's inverse document frequency."""
+def bm25_scores(index: InvertedIndex, query: str) -> dict[int, float]:
+    """The positive score of each document that shares a term with ``query``."""
+    scores: dict[int, float] = {}
+    mean = index.mean_length
+    for term, query_count in terms(query):
+        documents = index.documents(term)
+        weight = query_count * _idf(len(documents), len(index))
+        for document, count in documents.items():
+            relative = index.length(document) / mean
+            saturation = count / (count + K1 * (1 - B + B * relative))
+            scores[document] = scores.get(document, 0.0) + weight * saturation
+    return scores
 
-    k1: float = 0.9
-    """Term frequency saturation."""
-    b: float = 0.4
-    """Document length normalization."""
 
-    def scores(self, index: InvertedIndex, query: str) -> dict[int, float]:
-        """The positive score of each document that shares a term with ``query``."""
-        scores: dict[int, float] = {}
-        mean = index.mean_length
-        for term, query_count in terms(query):
-            documents = index.documents(term)
-            weight = query_count * self._idf(len(documents), len(index))
-            for document, count in documents.items():
-                relative = index.length(document) / mean
-                saturation = count / (count + self.k1 * (1 - self.b + self.b * relative))
-                scores[document] = scores.get(document, 0.0) + weight * saturation
-        return scores
-
-    def _idf(self, document_frequency: int, num_documents: int) -> float:
-        return log(1 + (num_documents - document_frequency + 0.5) / (document_frequency + 0.5))
+def _idf(document_frequency: int, num_documents: int) -> float:
+    return log(1 + (num_documents - document_frequency + 0.5) / (document_frequency + 0.5))

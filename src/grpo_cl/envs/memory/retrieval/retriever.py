@@ -5,10 +5,10 @@ filter: an entry in the wrong category has a lower score and is still found.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from grpo_cl.envs.memory.retrieval.bm25 import BM25
+from grpo_cl.envs.memory.retrieval.bm25 import bm25_scores
 from grpo_cl.envs.memory.store.system import Entry, MemorySystem
 
 
@@ -27,13 +27,11 @@ class SemanticScorer(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Retriever:
     """Searches a memory; it has no state, so every edit of the memory takes effect at once."""
 
-    lexical: BM25 = field(default_factory=BM25)
     semantic: SemanticScorer | None = None
-    _: KW_ONLY
     weight: float = 0.5
     """Weight of the semantic score; BM25 has the rest."""
     prior: float = 1.15
@@ -60,7 +58,7 @@ class Retriever:
     def categories(self, memory: MemorySystem, query: str) -> list[str]:
         """The categories that match a query, best first."""
         categories = memory.taxonomy.categories
-        lexical = self.lexical.scores(memory.category_index, query)
+        lexical = bm25_scores(memory.category_index, query)
         scores = self._fused(
             lexical, lambda: {i: category.text for i, category in enumerate(categories)}, query
         )
@@ -68,7 +66,7 @@ class Retriever:
         return [categories[i].name for i in best]
 
     def _ranked(self, memory: MemorySystem, query: str) -> Iterator[Hit]:
-        lexical = self.lexical.scores(memory.entry_index, query)
+        lexical = bm25_scores(memory.entry_index, query)
         entries = memory.entries
         scores = self._fused(
             lexical, lambda: {entry.id: entry.content for entry in entries.values()}, query

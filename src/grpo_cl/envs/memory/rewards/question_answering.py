@@ -75,15 +75,8 @@ class GradedAnswer(NamedTuple):
 class QAPipeline:
     """Answers questions about a memory from retrieved entries within a token budget."""
 
-    def __init__(
-        self,
-        answerer: Answerer,
-        *,
-        retriever: Retriever | None = None,
-        budget: ContextBudget | None = None,
-    ) -> None:
+    def __init__(self, answerer: Answerer, *, budget: ContextBudget | None = None) -> None:
         self._answerer = answerer
-        self._retriever = retriever or Retriever()
         self._budget = budget or ContextBudget()
 
     def answer(self, memory: MemorySystem, questions: Sequence[Question]) -> list[GradedAnswer]:
@@ -112,9 +105,7 @@ class QAPipeline:
         """The context of a question: core text and retrieved entries."""
         core = truncate(memory.core, self._budget.tokens)
         left = self._budget.tokens - count_tokens(core)
-        hits = self._retriever.search(
-            memory, query, k=self._budget.entries, budget_tokens=max(left, 0)
-        )
+        hits = Retriever().search(memory, query, k=self._budget.entries, budget_tokens=max(left, 0))
         return Context(core, tuple(hit.entry for hit in hits))
 
     def _with_follow_ups(self, memory: MemorySystem, answers: Sequence[Answer]) -> list[Answer]:
