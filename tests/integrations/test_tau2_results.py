@@ -11,7 +11,7 @@ from grpo_cl.errors import TaskDataError
 from grpo_cl.integrations.tau2_results import ResultsInfo, from_results, to_results
 from grpo_cl.rewards import RewardOracle, ScoredTrajectory
 from grpo_cl.rollout import ScriptedActor, run_episodes
-from grpo_cl.rollout.recordings import execute, read_recordings
+from grpo_cl.rollout.recordings import Recording, execute
 from grpo_cl.storage.journal import read_journal
 from grpo_cl.types import Judgement, RewardType, Task, ToolCall
 from toy_runs import toy_run
@@ -159,7 +159,8 @@ def test_recorded_tau2_conversations_round_trip(vectors: Path, tau2_data: Path):
     entries = [json.loads(line) for line in vectors.read_text().splitlines()]
     upstream = {entry["input"]["id"]: entry["upstream"] for entry in entries}
     oracle = RewardOracle({"retail": domain})
-    recordings = [r for r in read_recordings(vectors) if r.domain == "retail"][::4]
+    inputs = [entry["input"] for entry in entries if entry["input"]["domain"] == "retail"]
+    recordings = [Recording.model_validate(recorded) for recorded in inputs[::4]]
     assert len(recordings) > 30
     trajectories = [execute(domain, domain.task(r.task_id), r).trajectory for r in recordings]
     episodes = [

@@ -1,14 +1,9 @@
 """Recorded conversations: executes their tool calls and scores the trajectories."""
 
-import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
 from grpo_cl.envs.base import Domain, Environment
-from grpo_cl.errors import TaskDataError
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.rewards.criteria import gold_environment, replay
 from grpo_cl.types import (
@@ -19,7 +14,6 @@ from grpo_cl.types import (
     ToolCall,
     ToolResult,
     Trajectory,
-    first_problem,
 )
 
 
@@ -41,25 +35,6 @@ class Execution(NamedTuple):
     trajectory: Trajectory
     outputs: Sequence[tuple[ToolCall, ToolResult]]
     environment: Environment
-
-
-def read_recordings(path: Path) -> Iterator[Recording]:
-    """The recordings of a file, one JSON object per line: bare, or under the key ``input``."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise TaskDataError(f"cannot read recordings: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield _parse(line, f"{path}, line {number}")
-
-
-def _parse(line: str, where: str) -> Recording:
-    try:
-        entry = json.loads(line)
-        return Recording.model_validate(entry.get("input", entry))
-    except (ValueError, ValidationError, AttributeError) as error:
-        raise TaskDataError(f"{where} is not a recording: {first_problem(error)}") from error
 
 
 def execute(domain: Domain, task: Task, recording: Recording) -> Execution:
