@@ -99,11 +99,6 @@ class DistributedContext:
         """Whether this process writes the run's files."""
         return self.rank == 0
 
-    def barrier(self) -> None:
-        """Wait for all ranks; the error names a rank that does not arrive."""
-        if self._object_group is not None:
-            dist.monitored_barrier(self._object_group, timeout=ROLLOUT_TIMEOUT, wait_all_ranks=True)
-
     def sum(self, numbers: Mapping[str, float]) -> dict[str, float]:
         """Each number summed over all ranks, which must pass the same names."""
         return self._reduce(numbers, dist.ReduceOp.SUM)
