@@ -43,9 +43,9 @@ def find_source(folder: str, data_dir: Path | None) -> Source:
     )
 
 
-def parse_database(folder: str, stem: str = "db") -> Any:
+def parse_database(folder: str) -> Any:
     """A JSON database of ``inspect-evals``; unlike its loader, this leaves no temporary file."""
-    return json.loads(read_file(installed_data_dir() / "domains" / folder, stem))
+    return json.loads(read_file(installed_data_dir() / "domains" / folder, "db"))
 
 
 @cache  # every episode's prompt contains the policy

@@ -55,9 +55,9 @@ def has_checksum(line: bytes, held: bytes) -> bool:
     return held[:DIGITS] == checksum(line).encode("ascii")
 
 
-def entries_of(lines: Iterable[bytes], *, start: int = 0) -> Iterator[bytes]:
-    """The entries of consecutive lines, the first of which begins at ``start``."""
-    end = start
+def entries_of(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The entries of consecutive lines from the beginning of a file."""
+    end = 0
     for line in lines:
         end += len(line)
         yield entry(line, end)
