@@ -1,5 +1,6 @@
 """Student's t and the beta distribution, which the standard library does not have."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import exp, isinf, lgamma, log, log1p
 from statistics import NormalDist
@@ -26,22 +27,24 @@ def t_quantile(probability: float, degrees: float) -> float:
         return NormalDist().inv_cdf(probability)
     if probability < 0.5:
         return -t_quantile(1 - probability, degrees)
-    low, high = 0.0, 1.0
-    while t_cdf(high, degrees) < probability:
-        low, high = high, 2 * high
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_cdf(middle, degrees) < probability else (low, middle)
-    return high
+    return inverse(lambda value: t_cdf(value, degrees), probability)
 
 
 def beta_quantile(probability: float, a: float, b: float) -> float:
     """The ``probability`` quantile of the beta distribution."""
+    return inverse(lambda value: _incomplete_beta(value, a, b), probability)
+
+
+def inverse(
+    function: Callable[[float], float], result: float, *, bisections: int = _BISECTIONS
+) -> float:
+    """The positive number at which an increasing function has this result."""
     low, high = 0.0, 1.0
-    for _ in range(_BISECTIONS):
+    while function(high) < result:
+        low, high = high, 2 * high
+    for _ in range(bisections):
         middle = (low + high) / 2
-        is_below = _incomplete_beta(middle, a, b) < probability
-        low, high = (middle, high) if is_below else (low, middle)
+        low, high = (middle, high) if function(middle) < result else (low, middle)
     return high
 
 

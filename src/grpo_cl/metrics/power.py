@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from grpo_cl.config import ConfigRecord
 from grpo_cl.errors import ConfigError
-from grpo_cl.metrics.distributions import t_quantile
+from grpo_cl.metrics.distributions import inverse, t_quantile
 from grpo_cl.metrics.rmatrix import Cell, RMatrix
 from grpo_cl.metrics.statistics import CONFIDENCE
 
@@ -180,13 +180,7 @@ def _detectable_errors(design: Design) -> float:
     def power(shift: float) -> float:
         return sum(weight * normal.cdf(shift - threshold) for weight, threshold in cases)
 
-    low, high = 0.0, 1.0
-    while power(high) < design.power:
-        low, high = high, 2 * high
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if power(middle) < design.power else (low, middle)
-    return high
+    return inverse(power, design.power, bisections=_BISECTIONS)
 
 
 def _welch_degrees(seeds: int) -> list[tuple[float, float]]:
