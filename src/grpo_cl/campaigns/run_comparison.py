@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from statistics import fmean, variance
 from typing import Any
 
 from grpo_cl.errors import ConfigError
@@ -11,14 +10,7 @@ from grpo_cl.metrics import continual
 from grpo_cl.metrics.bootstrap import Score
 from grpo_cl.metrics.comparisons import Comparison, compare_policies, score_interval
 from grpo_cl.metrics.rmatrix import BASE, Cell, RMatrix
-from grpo_cl.metrics.statistics import (
-    TASKS_COVERED,
-    Interval,
-    Sample,
-    VarianceComponent,
-    require_same_tasks,
-    t_interval,
-)
+from grpo_cl.metrics.statistics import Interval, require_same_tasks, task_difference
 from grpo_cl.report.run import Run, read_run
 from grpo_cl.runs.settings import LOCATION
 from grpo_cl.types import Record
@@ -191,7 +183,7 @@ def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 def _rows(run: RMatrix, baseline: RMatrix) -> list[tuple[str, str, str]]:
     """The rows that have the same meaning in both: a name, and the stage of each."""
     if run.domains == baseline.domains:
-        return [(after, after, after) for after in (BASE, *run.domains)]
+        return [(after, after, after) for after in run.stages]
     return [(BASE, BASE, BASE), (END, run.domains[-1], baseline.domains[-1])]
 
 
@@ -210,13 +202,9 @@ def _cell_differences(run: RMatrix, baseline: RMatrix) -> Iterator[CellDifferenc
 
 def _paired_interval(cell: Cell, other: Cell) -> Interval | None:
     """The t interval of the mean difference over tasks, in which their difficulty cancels."""
-    count = len(cell.tasks)
-    if count < 2 or not (cell.is_binary and other.is_binary):
+    if len(cell.tasks) < 2 or not (cell.is_binary and other.is_binary):
         return None
-    gains = [_rate(cell.tasks[task]) - _rate(other.tasks[task]) for task in sorted(cell.tasks)]
-    part = VarianceComponent(variance(gains) / count, count - 1)
-    sample = Sample(1, count, "paired t over tasks", TASKS_COVERED)
-    return t_interval(fmean(gains), part.variance, [part], sample)
+    return task_difference(other.tasks, cell.tasks)
 
 
 def _task_differences(run: RMatrix, baseline: RMatrix) -> Iterator[TaskDifference]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from grpo_cl.errors import ConfigError
 from grpo_cl.metrics.continual import Scores
-from grpo_cl.metrics.rmatrix import BASE, RMatrix
+from grpo_cl.metrics.rmatrix import RMatrix
 from grpo_cl.metrics.statistics import (
     BOTH_COVERED,
     TASKS_COVERED,
@@ -96,8 +96,10 @@ def _total_variance(parts: Sequence[VarianceComponent], overlap: float) -> float
 
 
 def _table(matrix: RMatrix, tasks: Mapping[str, Sequence[str]]) -> _Table:
-    stages = [BASE, *matrix.domains][: len(matrix.scores())]
-    return [[_cell(matrix, stage, domain, tasks) for domain in matrix.domains] for stage in stages]
+    return [
+        [_cell(matrix, after, domain, tasks) for domain in matrix.domains]
+        for after in matrix.evaluated_stages
+    ]
 
 
 def _cell(

@@ -167,14 +167,25 @@ class RMatrix(Record):
     def _rows_and_cells_have_known_domains(self) -> Self:
         if BASE in self.domains:
             raise ValueError(f"no domain may be called {BASE!r}: it names the untrained policy")
-        stages = [BASE, *self.domains]
         afters = [row.after for row in self.rows]
-        if afters != sorted(set(afters) & set(stages), key=stages.index):
-            raise ValueError(f"rows must be a selection of {stages} in that order, not {afters}")
+        if afters != sorted(set(afters) & set(self.stages), key=self.stages.index):
+            raise ValueError(
+                f"rows must be a selection of {list(self.stages)} in that order, not {afters}"
+            )
         names = {*self.facts, *(domain for row in self.rows for domain in row.cells)}
         if unknown := sorted(names - set(self.domains)):
             raise ValueError(f"cells of {unknown}, which are not among the domains {self.domains}")
         return self
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The names of all rows, evaluated or not."""
+        return (BASE, *self.domains)
+
+    @property
+    def evaluated_stages(self) -> tuple[str, ...]:
+        """The names of the rows up to the last evaluated one."""
+        return self.stages[: self.stages.index(self.rows[-1].after) + 1] if self.rows else ()
 
     def cell(self, after: str, domain: str) -> Cell | None:
         """The evaluation of ``domain`` after a stage; None if it is missing."""
@@ -183,12 +194,13 @@ class RMatrix(Record):
 
     def with_cell(self, after: str, domain: str, cell: Cell) -> Self:
         """The matrix with one cell added or replaced."""
-        stages = [BASE, *self.domains]
-        if after not in stages or domain not in self.domains:
+        if after not in self.stages or domain not in self.domains:
             raise ValueError(f"no cell ({after!r}, {domain!r}) in a matrix of {self.domains}")
         cells = {row.after: row.cells for row in self.rows}
         cells[after] = {**cells.get(after, {}), domain: cell}
-        rows = tuple(Row(after=stage, cells=cells[stage]) for stage in stages if stage in cells)
+        rows = tuple(
+            Row(after=stage, cells=cells[stage]) for stage in self.stages if stage in cells
+        )
         return self.model_copy(update={"rows": rows})
 
     def scores(self) -> list[list[float | None]]:
@@ -218,9 +230,9 @@ class RMatrix(Record):
             raise ConfigError(f"{path} is not an R-matrix: {first_problem(error)}") from None
 
     def _table(self, value: Callable[[Cell], float | None]) -> list[list[float | None]]:
-        stages = [BASE, *self.domains]
-        evaluated = stages[: stages.index(self.rows[-1].after) + 1] if self.rows else []
-        cells = [[self.cell(after, domain) for domain in self.domains] for after in evaluated]
+        cells = [
+            [self.cell(after, domain) for domain in self.domains] for after in self.evaluated_stages
+        ]
         return [[None if cell is None else value(cell) for cell in row] for row in cells]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from grpo_cl.metrics.rmatrix import BASE, RMatrix
+from grpo_cl.metrics.rmatrix import RMatrix
 from grpo_cl.rewards import ScoredTrajectory
 from grpo_cl.storage.encoding import encode
 from grpo_cl.types import Message
@@ -26,9 +26,9 @@ EPISODE_COLUMNS = ("after", "domain", "task", "reward", "ended", "episode")
 
 def matrix_table(matrix: RMatrix) -> Table:
     """Mean rewards: a row per stage, a column per domain; cells not evaluated are None."""
-    stages = [BASE, *matrix.domains][: len(matrix.scores())]
     rows: list[tuple[Value, ...]] = [
-        (stage, *scores) for stage, scores in zip(stages, matrix.scores(), strict=True)
+        (after, *scores)
+        for after, scores in zip(matrix.evaluated_stages, matrix.scores(), strict=True)
     ]
     return Table(("after", *matrix.domains), rows)
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, floor
 from statistics import fmean, pstdev
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from grpo_cl.metrics.curves import evaluation_curve
-from grpo_cl.metrics.rmatrix import BASE, RMatrix
+from grpo_cl.metrics.rmatrix import RMatrix
 from grpo_cl.metrics.statistics import Interval, seed_interval
 from grpo_cl.report.intervals import cell_interval
 
@@ -40,10 +40,10 @@ class ForestPlot:
     """Differences with their confidence intervals, one labelled row each, around zero."""
 
     rows: Sequence[tuple[str, Interval | None]]
-    left: int = 230
-    right: int = 500
-    width: int = 520
-    row_height: int = 50
+    left: ClassVar = 230
+    right: ClassVar = 500
+    width: ClassVar = 520
+    row_height: ClassVar = 50
 
     @property
     def height(self) -> int:
@@ -72,12 +72,12 @@ class CurveChart:
     training: list[list[Point]]
     """The smoothed or averaged training reward, by stage."""
     evaluations: dict[str, list[Point]]
-    left: int = 54
-    right: int = 700
-    top: int = 30
-    bottom: int = 262
-    width: int = 720
-    height: int = 300
+    left: ClassVar = 54
+    right: ClassVar = 700
+    top: ClassVar = 30
+    bottom: ClassVar = 262
+    width: ClassVar = 720
+    height: ClassVar = 300
 
     @property
     def end(self) -> int:
@@ -173,7 +173,7 @@ def _evaluations(
 ) -> list[Point]:
     intervals = {
         (max(0, number - 1), spans[max(0, number - 1)].length if number else 0): interval
-        for number, after in enumerate((BASE, *matrix.domains))
+        for number, after in enumerate(matrix.stages)
         if (cell := matrix.cell(after, domain)) and (interval := cell_interval(cell))
     }
     return [

@@ -73,7 +73,7 @@ class EpisodeLinks(NamedTuple):
         return f"{self.file}{episode_fragment(domain, task, *rows)}"
 
     def _row(self, after: str) -> int:
-        return (BASE, *self.matrix.domains).index(after)
+        return self.matrix.stages.index(after)
 
 
 def write_report(run_root: Path) -> Path:
@@ -108,7 +108,7 @@ def page(run: Run, links: EpisodeLinks | None = None) -> str:
         run=run,
         links=links,
         base=BASE,
-        stages=[BASE, *matrix.domains],
+        stages=matrix.stages,
         verdict=judged,
         cell_interval=cell_interval,
         cards=score_cards(matrix),
