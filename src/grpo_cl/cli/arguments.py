@@ -3,12 +3,7 @@
 from pathlib import Path
 
 from grpo_cl.cli import values
-from grpo_cl.cli.parser import (
-    Parser,
-    add_data_dir,
-    add_tools,
-    command,
-)
+from grpo_cl.cli.parser import Parser, add_data_dir, add_tools, command
 
 
 def add_train(parser: Parser) -> None:
@@ -424,7 +419,7 @@ def add_power(parser: Parser) -> None:
     )
     parser.add(
         "--seed_sd",
-        type=values.number(0, 1),
+        type=values.share,
         help="standard deviation of a cell of the R-matrix between seeds",
     )
     parser.add(

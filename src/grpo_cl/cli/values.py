@@ -30,17 +30,17 @@ def integer(low: int, high: int = LARGEST_COUNT) -> Callable[[str], int]:
     return read
 
 
-def number(low: float, high: float = math.inf, *, is_above: bool = False) -> Callable[[str], float]:
+def number(low: float, high: float, *, is_above: bool = False) -> Callable[[str], float]:
     """The type of a finite number from ``low`` to ``high``; ``is_above`` excludes ``low``."""
     start = f"above {low:g}" if is_above else f"from {low:g}"
-    end = "" if math.isinf(high) else f" and up to {high:g}" if is_above else f" to {high:g}"
+    end = f" and up to {high:g}" if is_above else f" to {high:g}"
 
     def read(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not (low <= value <= high and math.isfinite(value)) or (is_above and value == low):
+        if not low <= value <= high or (is_above and value == low):
             raise ArgumentTypeError(f"{text!r} is not a finite number {start}{end}")
         return value
 
