@@ -32,7 +32,7 @@ from grpo_cl.types import Record, first_problem
 
 FORMAT = 1
 MAX_BYTES = 2**28
-"""Of a submission after decompression: a small file of a stranger must not fill the memory."""
+"""Of a submission after decompression: a small compressed file must not fill the memory."""
 _HOST = re.compile(r"(?<=://)[^/\s]+")
 _ENVIRONMENT = ("commit", "python", "versions", "task_releases")
 """What a submission has of ``environment.json``; the command line and the variables stay away."""

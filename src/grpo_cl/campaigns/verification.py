@@ -40,8 +40,6 @@ TOLERANCE = 1e-9
 """Numbers that differ by less are equal: a mean of floats depends on its order."""
 MAX_NAMED = 20
 """Differing episodes that are named for each run; the rest is counted."""
-
-
 _RECORDED = ("label", "environment", "r_matrix", "costs")
 """What a run directory has as it is; the rest of a submission follows from the settings, the
 R-matrix and the hashes."""

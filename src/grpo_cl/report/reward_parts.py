@@ -48,7 +48,6 @@ def outcome(trajectory: Trajectory, reward: Reward) -> str:
 
 def reward_parts(task: Task, reward: Reward) -> list[RewardPart]:
     """The components, those that count first."""
-    names = [*reward.components, *(name for name in reward.not_judged)]
     parts = [
         RewardPart(
             name=name.value,
@@ -57,7 +56,7 @@ def reward_parts(task: Task, reward: Reward) -> list[RewardPart]:
             counts=name in (reward.basis or ()) or name in reward.not_judged,
             why=_why(name, task, reward),
         )
-        for name in dict.fromkeys(names)
+        for name in dict.fromkeys((*reward.components, *reward.not_judged))
     ]
     return sorted(parts, key=lambda part: not part.counts)
 

@@ -1,6 +1,5 @@
 """What the page of episodes shows: tasks, stages and episodes of a run, as JSON."""
 
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,17 +15,14 @@ from grpo_cl.report.reward_parts import (
     reward_parts,
     reward_reason,
 )
+from grpo_cl.report.run import read_object
 from grpo_cl.runs.evaluation_episodes import EvaluationEpisode, read_evaluations
 from grpo_cl.runs.layout import RunDir
-from grpo_cl.storage.files import read_json
-from grpo_cl.storage.redaction import redact
 from grpo_cl.types import Message, StructuredInstructions, Task
 from grpo_cl.users.scripted.ticket import ticket
 
 TOLERANCE = 1e-9
 """Mean rewards that differ by less are equal."""
-
-
 _UNKNOWN_TIME = "1970-01-01T00:00:00+00:00"
 
 
@@ -45,8 +41,8 @@ class Episodes:
     def __init__(self, root: Path) -> None:
         run = RunDir(root)
         self.name = root.resolve().name
-        self.config = _read_object(run.config)
-        self.started = str(_read_object(run.environment).get("started", _UNKNOWN_TIME))
+        self.config = read_object(run.config)
+        self.started = str(read_object(run.environment).get("started", _UNKNOWN_TIME))
         self.all = list(read_evaluations(run))
         if not self.all:
             raise ConfigError(
@@ -140,11 +136,6 @@ def instructions(task: Task) -> str:
         ("Instructions", given.task_instructions),
     )
     return "\n\n".join(f"{name}: {text}" for name, text in parts if text)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """A JSON file of the run without secrets; empty if there is none."""
-    return redact(read_json(path), variables=os.environ) if path.exists() else {}
 
 
 def _task_order(episodes: Episodes) -> list[tuple[str, str]]:
