@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from grpo_cl.algorithms import find_algorithm
 from grpo_cl.campaigns.campaign import Campaign, Entry
@@ -16,7 +16,7 @@ from grpo_cl.storage.encoding import encode
 _NOT_IN_FIRST_STAGE = {*LOCATION, "cl_algorithm", "cl_options", "replay_ratio", "task_order"}
 """Settings without effect on a shared first stage."""
 PLACES = ("tau2_data_dir", "models.cache_dir")
-"""Where data and replies lie; it differs between machines."""
+"""Settings that name directories of this machine: data, and the cache of replies."""
 _DIGITS = 12
 
 
@@ -119,8 +119,10 @@ def _stage_name(config: GRPOConfig) -> str:
 
 
 def _digest(config: GRPOConfig, excluded: set[str], **more: Sequence[str]) -> str:
-    # The places of PLACES, so that a campaign may go on on another machine.
-    left_out = {**dict.fromkeys(excluded, True), "tau2_data_dir": True, "models": {"cache_dir"}}
+    left_out: dict[str, Any] = dict.fromkeys(excluded, True)
+    for place in PLACES:  # a campaign may be continued on another machine
+        section, _, name = place.rpartition(".")
+        left_out |= {section: {name}} if section else {name: True}
     plain = config.model_dump(mode="json", exclude=left_out)
     return hashlib.sha256(encode({**plain, **more}).encode()).hexdigest()[:_DIGITS]
 
