@@ -9,8 +9,8 @@ from grpo_cl.envs import load_domain
 from grpo_cl.policy.chat.compact import (
     CALL,
     END,
-    NEW_RESULT_TOKENS,
     RESULT,
+    RESULT_TOKENS,
     SPECIAL,
     CompactChat,
     tokenizer_texts,
@@ -214,7 +214,7 @@ def test_the_embedded_policy_keeps_its_own_tokens_and_result_length() -> None:
     embedded = CompactChat(load_tokenizer(resolve("tiny")))
     assert embedded._encode(" mia_li_3668") == EMBEDDED
     long = Message(role="tool", content="word " * 2000)
-    assert len(embedded.continuation([long], ended=True)) == NEW_RESULT_TOKENS + 2
+    assert len(embedded.continuation([long], ended=True)) == RESULT_TOKENS + 2
 
 
 def test_ids_of_records_inside_a_result_follow_the_fields_that_name_them(chat: CompactChat) -> None:
@@ -231,7 +231,7 @@ def test_saved_tokenizer_loads_unchanged(chat: CompactChat, tmp_path: Path) -> N
     assert loaded.opening(episode_setup(), ()) == chat.opening(episode_setup(), ())
     long = [Message(role="tool", content="word " * 1000)]
     assert loaded.continuation(long, ended=True) == chat.continuation(long, ended=True)
-    assert len(loaded.continuation(long, ended=True)) == NEW_RESULT_TOKENS + 2
+    assert len(loaded.continuation(long, ended=True)) == RESULT_TOKENS + 2
 
 
 def test_texts_are_split_by_the_given_pattern() -> None:

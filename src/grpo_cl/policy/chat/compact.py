@@ -31,9 +31,7 @@ SPECIAL = (PAD, TICKET, USER, RESULT, CALL, END)
 
 MAX_RESULT_TOKENS = "max_result_tokens"
 """A setting of the tokenizer: tokens kept of a tool result. Many long results fill the context."""
-DEFAULT_RESULT_TOKENS = 384
-"""For a tokenizer without the setting."""
-NEW_RESULT_TOKENS = 1024
+RESULT_TOKENS = 1024
 """For new tokenizers: most products with all their variants, from which an agent chooses."""
 
 _NAME = re.compile(r"\s*(\w{1,64})(?=\{)")
@@ -53,7 +51,7 @@ class CompactChat:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._special = {name: tokenizer.convert_tokens_to_ids(name) for name in SPECIAL}
-        self._max_result = tokenizer.init_kwargs.get(MAX_RESULT_TOKENS, DEFAULT_RESULT_TOKENS)
+        self._max_result: int = tokenizer.init_kwargs[MAX_RESULT_TOKENS]
         self.stop_ids: tuple[int, ...] = (self._special[END],)
 
     def opening(self, scene: Scene, messages: Sequence[Message]) -> list[int]:
@@ -200,7 +198,7 @@ def train_tokenizer(
         pad_token=PAD,
         eos_token=END,
         additional_special_tokens=[TICKET, USER, RESULT, CALL],
-        **{MAX_RESULT_TOKENS: NEW_RESULT_TOKENS},
+        **{MAX_RESULT_TOKENS: RESULT_TOKENS},
     )
 
 
