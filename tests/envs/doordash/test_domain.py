@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from grpo_cl.config import RolloutConfig
-from grpo_cl.envs import load_domain
 from grpo_cl.envs.database import to_json
 from grpo_cl.envs.doordash import rules
 from grpo_cl.envs.doordash.arguments import MAX_TIP
@@ -21,20 +20,6 @@ from grpo_cl.rewards import RewardOracle
 from grpo_cl.rollout import ScriptedActor, run_episodes
 from grpo_cl.rollout.demonstrations import demonstrate
 from grpo_cl.types import StructuredInstructions, Task, ToolCall
-
-
-@pytest.fixture(scope="module")
-def doordash() -> DoordashDomain:
-    domain = load_domain("doordash")
-    assert isinstance(domain, DoordashDomain)
-    return domain
-
-
-@pytest.fixture(scope="module")
-def database(doordash: DoordashDomain) -> DoordashDB:
-    model = doordash.database.model
-    assert isinstance(model, DoordashDB)
-    return model
 
 
 @pytest.fixture

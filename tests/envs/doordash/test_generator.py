@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from grpo_cl.envs import load_domain
 from grpo_cl.envs.doordash.database import Customer, DoordashDB, Order
 from grpo_cl.envs.doordash.domain import DoordashDomain
 from grpo_cl.envs.doordash.generator.case import DoordashCase
@@ -22,20 +21,6 @@ from grpo_cl.errors import ConfigError
 from grpo_cl.types import Action, StructuredInstructions, Task
 from grpo_cl.users.scripted.ticket import ticket
 from user_dialogues import talk
-
-
-@pytest.fixture(scope="module")
-def doordash() -> DoordashDomain:
-    domain = load_domain("doordash")
-    assert isinstance(domain, DoordashDomain)
-    return domain
-
-
-@pytest.fixture(scope="module")
-def database(doordash: DoordashDomain) -> DoordashDB:
-    model = doordash.database.model
-    assert isinstance(model, DoordashDB)
-    return model
 
 
 @pytest.fixture(scope="module")

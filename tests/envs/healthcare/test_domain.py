@@ -22,16 +22,6 @@ RELEASE = "tasks sha256:9db65e800b9b"
 """A change of the tasks is a change of the benchmark: scores are not comparable across it."""
 
 
-@pytest.fixture(scope="module")
-def healthcare() -> HealthcareDomain:
-    return HealthcareDomain()
-
-
-@pytest.fixture(scope="module")
-def database() -> HealthcareDB:
-    return build_database()
-
-
 def find_visit(database: HealthcareDB, *, late: bool) -> Appointment:
     return next(
         visit

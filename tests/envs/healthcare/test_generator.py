@@ -9,32 +9,11 @@ import pytest
 
 from grpo_cl.envs.generation.tasks import in_split
 from grpo_cl.envs.healthcare.database import HealthcareDB
-from grpo_cl.envs.healthcare.database_builder import build_database
 from grpo_cl.envs.healthcare.domain import HealthcareDomain
 from grpo_cl.errors import ConfigError
 from grpo_cl.rollout.baselines import score_baselines
 from grpo_cl.types import Action, Task
 from healthcare_tasks import WRITE_TOOLS, gold_arguments, instructions_of, purpose, writes
-
-
-@pytest.fixture(scope="module")
-def healthcare() -> HealthcareDomain:
-    return HealthcareDomain()
-
-
-@pytest.fixture(scope="module")
-def database() -> HealthcareDB:
-    return build_database()
-
-
-@pytest.fixture(scope="module")
-def mixed_tasks(healthcare: HealthcareDomain) -> list[Task]:
-    return healthcare.generate(seed=11, count=200)
-
-
-@pytest.fixture(scope="module")
-def hard_tasks(healthcare: HealthcareDomain) -> list[Task]:
-    return healthcare.generate(seed=12, count=200, difficulty=1.0)
 
 
 def final_changes(

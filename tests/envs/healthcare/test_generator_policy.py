@@ -3,8 +3,6 @@
 import re
 from datetime import date, timedelta
 
-import pytest
-
 from grpo_cl.envs.healthcare.database import (
     DAY_AHEAD,
     NOW,
@@ -14,30 +12,8 @@ from grpo_cl.envs.healthcare.database import (
     Patient,
     age_on,
 )
-from grpo_cl.envs.healthcare.database_builder import build_database
-from grpo_cl.envs.healthcare.domain import HealthcareDomain
 from grpo_cl.types import Task
 from healthcare_tasks import gold_arguments, instructions_of
-
-
-@pytest.fixture(scope="module")
-def healthcare() -> HealthcareDomain:
-    return HealthcareDomain()
-
-
-@pytest.fixture(scope="module")
-def database() -> HealthcareDB:
-    return build_database()
-
-
-@pytest.fixture(scope="module")
-def mixed_tasks(healthcare: HealthcareDomain) -> list[Task]:
-    return healthcare.generate(seed=11, count=200)
-
-
-@pytest.fixture(scope="module")
-def hard_tasks(healthcare: HealthcareDomain) -> list[Task]:
-    return healthcare.generate(seed=12, count=200, difficulty=1.0)
 
 
 def upcoming_visits(database: HealthcareDB, patient: Patient) -> list[Appointment]:

@@ -7,21 +7,10 @@ import pytest
 
 from grpo_cl.envs.base import State
 from grpo_cl.envs.healthcare.database import TODAY, Appointment, HealthcareDB
-from grpo_cl.envs.healthcare.database_builder import build_database
 from grpo_cl.envs.healthcare.domain import HealthcareDomain
 from grpo_cl.envs.healthcare.rules import is_late
 from grpo_cl.envs.tau2 import Tau2Environment
 from grpo_cl.types import ToolCall
-
-
-@pytest.fixture(scope="module")
-def healthcare() -> HealthcareDomain:
-    return HealthcareDomain()
-
-
-@pytest.fixture(scope="module")
-def database() -> HealthcareDB:
-    return build_database()
 
 
 @pytest.fixture
