@@ -439,7 +439,7 @@ def start_campaign(out: Path, *workers: str) -> "subprocess.Popen[bytes]":
 
 
 def wait_for_training(out: Path, process: "subprocess.Popen[bytes]") -> None:
-    while process.poll() is None and not list(out.glob("trunks/*/metrics.jsonl")):
+    while process.poll() is None and not list(out.glob("shared_stages/*/metrics.jsonl")):
         time.sleep(0.02)
 
 
@@ -460,6 +460,18 @@ def test_a_campaign_killed_at_random_times_has_the_results_of_an_uninterrupted_o
         if process.returncode == 0:
             break
     assert kills > 0
+    assert (tmp_path / "results.json").read_bytes() == done.directory.results.read_bytes()
+
+
+def test_shared_stages_of_earlier_versions_are_renamed_and_not_trained_again(
+    done: FinishedCampaign, tmp_path: Path
+) -> None:
+    shutil.copytree(done.directory.root, tmp_path, dirs_exist_ok=True)
+    for path in (*tmp_path.glob("shared_stages"), *tmp_path.glob("*/shared_stage.*")):
+        path.rename(path.with_name(path.name.replace("shared_stage", "trunk")))
+    lines: list[str] = []
+    run_campaign(toy_campaign(tmp_path), report=lines.append)
+    assert lines == ["6 of 6 were finished before"]
     assert (tmp_path / "results.json").read_bytes() == done.directory.results.read_bytes()
 
 

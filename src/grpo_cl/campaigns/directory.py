@@ -103,11 +103,21 @@ class CampaignDir:
         """Hold the lock of the campaign, so that only one process works on it."""
         self.root.mkdir(parents=True, exist_ok=True)
         with locked(self.root, remedy="give the campaign another out"):
+            self._rename_stages_of_earlier_versions()
             yield
+
+    def _rename_stages_of_earlier_versions(self) -> None:
+        for pattern in ("trunks/*", "outcomes/trunk.*", "logs/trunk.*"):
+            for old in list(self.root.glob(pattern)):
+                name = str(old.relative_to(self.root)).replace("trunk", "shared_stage", 1)
+                new = self.root / name
+                if not new.exists():
+                    new.parent.mkdir(exist_ok=True)
+                    old.rename(new)
 
 
 def _kind(job: Job) -> str:
-    return "trunk" if job.is_shared_stage else "run"
+    return "shared_stage" if job.is_shared_stage else "run"
 
 
 def _has_settings_of(job: Job) -> bool:

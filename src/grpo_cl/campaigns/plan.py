@@ -105,7 +105,7 @@ def _run(campaign: Campaign, entry: Entry, order: tuple[str, ...], seed: int) ->
 
 def _shared_stage(campaign: Campaign, name: str, group: Sequence[Job]) -> Job:
     config = group[0].config.model_copy(update={"cl_algorithm": "sequential", "cl_options": {}})
-    return Job(name, _at(campaign.out / "trunks" / name, config))
+    return Job(name, _at(campaign.out / "shared_stages" / name, config))
 
 
 def _at(log_dir: Path, config: GRPOConfig) -> GRPOConfig:
