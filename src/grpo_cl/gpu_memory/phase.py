@@ -1,7 +1,7 @@
 """Memory of one phase of a training step: bytes by part at its peak."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from grpo_cl.gpu_memory.constants import GRAPH_WORKSPACE, WORKSPACE
 from grpo_cl.gpu_memory.kv_cache import decoder_copy_bytes, retained_cache_bytes, uses_cuda_graphs
@@ -26,7 +26,7 @@ class Phase:
     """Bytes by part at the peak."""
 
     name: str
-    parts: Mapping[str, int] = field(default_factory=dict[str, int])
+    parts: Mapping[str, int]
 
     @property
     def peak(self) -> int:

@@ -172,7 +172,7 @@ def _context(config: GRPOConfig, shape: ModelShape) -> int:
 
 
 def read_workload(
-    config: GRPOConfig, lengths: Lengths, *, gpus: int = 1, memory: int = GPU_MEMORY
+    config: GRPOConfig, lengths: Lengths, *, gpus: int, memory: int = GPU_MEMORY
 ) -> Workload:
     """The workload of a run, with the shape of the model in ``model_name_or_path``."""
     shape = read_shape(config.model_name_or_path)

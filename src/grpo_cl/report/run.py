@@ -28,11 +28,11 @@ class Run:
     matrix: RMatrix
     changes: Sequence[Mapping[str, Any]]
     """Settings that changed at a resume or a fork, with the step."""
-    times: Sequence[Mapping[str, Any]] = ()
+    times: Sequence[Mapping[str, Any]]
     """Seconds of every training step and evaluation."""
-    spending: Sequence[Mapping[str, Any]] = ()
+    spending: Sequence[Mapping[str, Any]]
     """Tokens and cost of every completion by a model API."""
-    damage: Sequence[str] = ()
+    damage: Sequence[str]
     """Sentences about damaged journals."""
 
     def with_damage(self, sentence: str) -> "Run":

@@ -47,11 +47,11 @@ class Wish(NamedTuple):
 
     clause: str
     """The text after 'You want to'."""
-    details: Sequence[str] = ()
+    details: Sequence[str]
     """Clauses that can be told later."""
-    question: str = ""
+    question: str
     """What the customer wants to be told."""
-    needs_fallback: bool = False
+    needs_fallback: bool
     """Whether the text must say what to do if it cannot be fulfilled."""
     has_fallback: bool = False
     """Whether the clause says so already."""
@@ -65,16 +65,16 @@ class Story(NamedTuple):
     """What identifies the customer besides the name: 'email'."""
     value: str
     wishes: Sequence[Wish]
-    notes: Sequence[str] = ()
+    notes: Sequence[str]
     """Further sentences about who the customer is."""
-    unknown: Sequence[str] = ()
+    unknown: Sequence[str]
     """Sentences on what the customer does not know."""
+    level: float
+    """Difficulty; harder tasks have more remarks."""
     remarks: Sequence[str] = ()
     """Sentences that need no action."""
     home: str = ""
     """Where the customer lives, if ``value`` is a zip code."""
-    level: float = 0.0
-    """Difficulty; harder tasks have more remarks."""
 
 
 class Background(NamedTuple):

@@ -135,7 +135,7 @@ class ChatTemplate:
         assert isinstance(text, str)
         return text
 
-    def render_complete(self, turns: Sequence[Turn], *, tools: Sequence[Turn] | None = None) -> str:
+    def render_complete(self, turns: Sequence[Turn], *, tools: Sequence[Turn] | None) -> str:
         """The text of a conversation; a ``ConfigError`` if it lacks a message or changes a role."""
         text = self.render(turns, tools=tools)
         for turn in turns:

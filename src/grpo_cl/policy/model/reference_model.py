@@ -97,7 +97,7 @@ class CopyReference:
         self._is_refreshed = False
 
     @classmethod
-    def copy_of(cls, policy: PreTrainedModel, device: torch.device | None = None) -> Self:
+    def copy_of(cls, policy: PreTrainedModel, device: torch.device | None) -> Self:
         """A reference with the current weights of an unsharded policy, to compute on ``device``."""
         if isinstance(policy, FSDPModule):
             raise ConfigError(

@@ -44,7 +44,7 @@ class OrderDraft(NamedTuple):
     method: PaymentMethod
     tip: float
     allergies: Sequence[str]
-    guest: str = ""
+    guest: str
     """Words about an allergy that is not in the profile; empty if there is none."""
 
     def arguments(self, case: DoordashCase) -> dict[str, object]:

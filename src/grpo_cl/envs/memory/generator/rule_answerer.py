@@ -25,11 +25,11 @@ class ParsedQuestion(NamedTuple):
     """A generated question as a query."""
 
     person: str
-    attribute: str = ""
-    relation: str = ""
+    attribute: str
+    relation: str
     """The relation to ``person`` of the person asked about; empty if it is ``person``."""
-    is_previous: bool = False
-    event_type: EventType | None = None
+    is_previous: bool
+    event_type: EventType | None
 
 
 class _Candidate(NamedTuple):

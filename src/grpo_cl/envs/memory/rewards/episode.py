@@ -20,8 +20,8 @@ class ExecutedCall(NamedTuple):
     outcome: Outcome
     before: Entry | None
     """The earlier version of an updated or deleted entry."""
-    core_before: str = ""
-    duplicate_of: int | None = None
+    core_before: str
+    duplicate_of: int | None
     """Another entry with the same set of words as the written one."""
 
 
@@ -88,7 +88,7 @@ class MemoryEpisode:
         duplicate_of = self._duplicate_of(outcome.entry_id)
         return ExecutedCall(name, arguments, outcome, before, core_before, duplicate_of)
 
-    def record_step(self, calls: Sequence[ExecutedCall], text: str = "") -> Step:
+    def record_step(self, calls: Sequence[ExecutedCall], text: str) -> Step:
         """Record executed calls and the reply's text as one step."""
         changes = tuple(call for call in calls if call.outcome.tool != SKIP)
         step = Step(self.chunk, changes, num_malformed(text))

@@ -66,9 +66,9 @@ class GradedAnswer(NamedTuple):
     score: float
     evidence: tuple[int, ...]
     """Ids of the entries that support the answer."""
-    source_chunks: tuple[int, ...] = ()
+    source_chunks: tuple[int, ...]
     """The chunks at which these entries were written."""
-    calls: tuple[ModelCall, ...] = ()
+    calls: tuple[ModelCall, ...]
     """Model calls made for it."""
 
 

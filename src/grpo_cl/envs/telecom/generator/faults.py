@@ -32,7 +32,7 @@ class CallTemplate(NamedTuple):
 
     side: Requestor
     name: str
-    arguments: Mapping[str, JsonValue] = {}
+    arguments: Mapping[str, JsonValue]
 
     def arguments_for(self, values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """The arguments with references replaced by their values."""
