@@ -1,6 +1,6 @@
 """Lookup of plug-ins by name: built-in ones, installed entry points, those registered in code.
 
-A plug-in in a file needs no name: FILE.py:NAME stands where its name would.
+A plug-in in a file is given as FILE.py:NAME instead of by name.
 """
 
 import hashlib

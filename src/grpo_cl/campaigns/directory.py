@@ -121,7 +121,7 @@ def _kind(job: Job) -> str:
 
 
 def _has_settings_of(job: Job) -> bool:
-    """Whether the run was started with the job's settings, except for where data lies."""
+    """Whether the run was started with the job's settings, except for ``PLACES``."""
     run = RunDir(job.config.log_dir)
     if not run.config.exists():
         return False

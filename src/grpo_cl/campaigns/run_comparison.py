@@ -55,7 +55,7 @@ class TaskDifference(Record):
 
 
 class ComparedRun(Record):
-    """One run beside the baseline."""
+    """One run and its differences from the baseline."""
 
     name: str
     settings: dict[str, tuple[Any, Any]]

@@ -265,7 +265,7 @@ def _analysis(campaign: Campaign, runs: Mapping[str, Sequence[RunResult]]) -> An
 
 
 def _share_stages(runs: Sequence[RunResult], stages: Mapping[int, str | None]) -> bool:
-    """Whether runs continue the shared first stages of the reference, wherever it has the seed."""
+    """Whether all runs whose seed the reference has too continue its shared first stages."""
     pairs = [(run.shared_stage, stages[run.seed]) for run in runs if run.seed in stages]
     return bool(pairs) and all(own is not None and own == other for own, other in pairs)
 

@@ -225,7 +225,7 @@ class _KeptEpisodes:
         task = self._tasks.get((domain, task_id))
         if task is None:
             return [f"{where}: {domain} has no such evaluation task here"]
-        # A file of episodes has their tasks too, and could ask for less.
+        # The tasks in a file of episodes could have been made easier.
         reward = oracle.score(episode.trajectory.model_copy(update={"task": task}))
         if episode.trajectory.termination not in INFRASTRUCTURE:
             rewards = self._rewards[episode.after, domain][task_id]

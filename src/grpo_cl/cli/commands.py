@@ -114,7 +114,7 @@ FIRST = {
     "grpo-cl demo": "train a small policy on three domains: minutes on a CPU",
     "grpo-cl view runs/demo": "read what the agent did, in a browser",
 }
-"""The commands that a newcomer copies."""
+"""The first commands to try, and what each does."""
 
 
 def overview() -> str:

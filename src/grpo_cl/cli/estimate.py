@@ -87,7 +87,7 @@ def _lengths(
 
 
 def _encoder(config: GRPOConfig) -> Encode | None:
-    """Renders prompts with the model's chat template; None if its tokenizer is not at hand."""
+    """Renders prompts with the model's chat template; None without its tokenizer."""
     folder = _tokenizer_dir(config.model_name_or_path)
     if folder is None:
         return None

@@ -57,7 +57,7 @@ def validated(settings: Settings) -> GRPOConfig:
     try:
         return GRPOConfig.model_validate(settings)
     except ValidationError as error:
-        # A type with alternatives has an error for each of them: the deepest is the one meant.
+        # A union has an error for each alternative; the deepest one fits the given value best.
         entries = sorted(error.errors(), key=lambda entry: len(entry["loc"]), reverse=True)
         lines: dict[str, str] = {}
         for entry in entries:

@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
     @override
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Refuse a value that is none of the choices, with the one that is meant."""
+        """Refuse a value that is none of the choices, and suggest the closest one."""
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             close = get_close_matches(str(value), known, n=1)

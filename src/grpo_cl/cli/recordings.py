@@ -155,7 +155,7 @@ def _scored_episodes(path: Path, domains: _Domains) -> Iterator[ScoredTrajectory
 
 
 def _results_info(source: Path) -> ResultsInfo:
-    """Metadata from the run's config; a file has none."""
+    """Metadata from the run's config; without it for a file of episodes."""
     path = RunDir(source).config
     config: Mapping[str, Any] = read_json(path) if source.is_dir() and path.exists() else {}
     rollout, user = config.get("rollout", {}), config.get("user", {})

@@ -25,7 +25,7 @@ _KINDS = {int: "INTEGER", float: "NUMBER", bool: "true|false", str: "TEXT", Path
 
 
 class Section(NamedTuple):
-    """The settings that stand together in help."""
+    """The settings of one section of the help."""
 
     name: str
     summary: str

@@ -216,7 +216,7 @@ def _print_step(arguments: argparse.Namespace) -> int:
 
     episodes = _step_episodes(arguments)
     best = max(episodes, key=lambda one: one.reward.value)
-    # The worst of the same task, if it is as bad: the two are easier to compare.
+    # On a tie, the worst is of the same task as the best: the two are easier to compare.
     group = best.trajectory.task.id
     worst = min(episodes, key=lambda one: (one.reward.value, one.trajectory.task.id != group))
     for name, (trajectory, reward) in (("best", best), ("worst", worst)):

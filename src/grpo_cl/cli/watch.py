@@ -119,7 +119,7 @@ class Follower:
         return last == set(self.schedule.domains)
 
     def finish(self, *, is_held: bool) -> int:
-        """Say how the run ended, or that it goes on; the exit status."""
+        """Print how the run ended, if it did, and return the exit status."""
         from grpo_cl.cli.output import matrix_table
         from grpo_cl.metrics.rmatrix import RMatrix
 

@@ -12,11 +12,11 @@ from grpo_cl.rollout import Opening, Scene, known_opening
 from grpo_cl.types import Message, Task
 
 CHARACTERS_PER_TOKEN = 4
-"""Assumed where a model's tokenizer is not at hand; SmolLM2's has 3.9 to 4.1 in the full prompts of
+"""Assumed without the model's tokenizer; SmolLM2's has 3.9 to 4.1 in the full prompts of
 airline, retail and telecom."""
 TURN_TOKENS = 384
 """Assumed tokens of a tool's or user's message. Demonstrations of retail, which has the longest
-tool results, have about 330 (docs/training.md); a compact prompt holds at most 384."""
+tool results, have about 330 (docs/training.md)."""
 MAX_GENERATED = 32
 """Generated tasks per domain whose prompts are compared."""
 

@@ -251,7 +251,7 @@ def _values(runs: Runs, score: Score) -> dict[int, float] | None:
 
 
 def _exact(interval: Interval, run: RMatrix) -> Interval:
-    """The interval of a mean of pass rates; domains weigh the same, whatever their tasks."""
+    """The interval of a mean of pass rates; each domain has the same weight."""
     learned = run.domains[: len(run.scores()) - 1]
     cells = [cell for domain in learned if (cell := run.cell(run.rows[-1].after, domain))]
     tasks, trials = (

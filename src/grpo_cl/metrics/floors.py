@@ -50,7 +50,7 @@ class DomainFloors(NamedTuple):
 
 
 def floor_numbers(cell: Cell, facts: DomainFacts) -> dict[str, float | None]:
-    """The floors beside one evaluation, and its pass rate without the floor tasks."""
+    """The floors of an evaluation's tasks, and its pass rate without the floor tasks."""
     rate = _rest_rate(cell, frozenset(facts.floor_tasks or ()))
     floors = {f"floor_{name}": getattr(facts, name) for name in FLOORS}
     return {**floors, "pass_rate_without_floor_tasks": rate}

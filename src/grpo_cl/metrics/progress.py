@@ -52,7 +52,7 @@ class Progress:
         return self._clock() - self._last_event
 
     def begin(self, activity: str, *, is_step: bool = True) -> None:
-        """Say what the run does now; the numbers of the last step stand only beside a step."""
+        """Show what the run does now; the numbers of the last step are shown only with a step."""
         is_first = not self._activity
         if is_first:  # what a run does before is no part of its first evaluation
             self._last_event = self._clock()
@@ -65,7 +65,7 @@ class Progress:
             self._write(self._activity)
 
     def begin_episodes(self, count: int) -> None:
-        """Say that the activity plays ``count`` episodes."""
+        """Show that the activity plays ``count`` episodes."""
         self._episodes, self._done = count, 0
         self._last_done = self._clock()
 
@@ -134,7 +134,7 @@ class Progress:
         """The live line: the most important parts, as many as fit."""
         activity = f"{self._activity}  {self._count()}" if self._episodes else self._activity
         columns = get_terminal_size().columns - 1  # a line that wraps cannot be cleared
-        # Beside an evaluation the reward of training would be taken for that of the evaluation.
+        # During an evaluation, the training reward would be taken for that of the evaluation.
         numbers = self._numbers if self._is_step else ()
         return fit([self._time_text(), activity, *numbers, self._bar()], columns)
 

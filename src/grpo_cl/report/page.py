@@ -56,7 +56,7 @@ class Table(NamedTuple):
 
 
 class EpisodeLinks(NamedTuple):
-    """Addresses in the page of episodes, which stands beside the report."""
+    """Addresses in the page of episodes, which is in the directory of the report."""
 
     file: str
     matrix: RMatrix

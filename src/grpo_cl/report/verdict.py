@@ -83,7 +83,7 @@ def verdict(
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as they stand in a sentence."""
+    """The names as an enumeration: ``a, b and c``."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 

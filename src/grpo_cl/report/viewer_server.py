@@ -1,4 +1,4 @@
-"""Serves the page of evaluation episodes on loopback, made anew for every request."""
+"""Serves the page of evaluation episodes on loopback, rendered again for every request."""
 
 from collections.abc import Callable
 from http import HTTPStatus

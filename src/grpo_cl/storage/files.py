@@ -75,7 +75,7 @@ def write_file(path: Path, chunks: Iterable[str | bytes]) -> None:
 
 
 def temporary_path(path: Path) -> Path:
-    """A name beside ``path`` that no other file has, and by which a leftover is known as ours."""
+    """An unused name in the directory of ``path``, by which a leftover is recognised as ours."""
     return path.with_name(f"{TEMPORARY}{path.name[:40]}-{secrets.token_hex(_RANDOM_BYTES)}")
 
 

@@ -331,7 +331,7 @@ class GRPOTrainer:
         )
 
     def _write(self, folder: Path, instances: Mapping[str, Sequence[Instance]]) -> dict[str, Path]:
-        """Write the data of a run beside it, for the record."""
+        """Write the instances that a run is trained and evaluated on."""
         folder.mkdir(parents=True, exist_ok=True)
         names = {"train": "path", "test": "test_path"}
         files = {names[split]: folder / f"{split}.jsonl" for split in instances}

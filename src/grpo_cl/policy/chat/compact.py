@@ -107,7 +107,7 @@ def _format_result(content: str) -> str:
         decoded = json.loads(content)
         if not isinstance(decoded, dict):
             return _dumps(_ids_last(decoded))
-        # A long result is cut at its end, where the id of the whole record must not stand.
+        # A long result is cut at its end, so the id of the whole record keeps its place.
         return _dumps({key: _ids_last(value) for key, value in decoded.items()})
     except (ValueError, RecursionError):
         return f" {content}"

@@ -1,4 +1,4 @@
-"""Sequence packing: a batch as one row without padding, in which shared prefixes stand once.
+"""Sequence packing: a batch as one row without padding, in which a shared prefix occurs once.
 
 The prefix of a group is one segment of the row and each member's suffix is another, which attends
 to the prefix and to itself. Segments are described for varlen attention by cumulative lengths
@@ -21,7 +21,7 @@ class VarlenSegments(NamedTuple):
 
     queries: slice
     keys: slice
-    """Where all segments together stand in the row."""
+    """The slices of the row that contain all segments."""
     cu_seqlens_q: Tensor
     cu_seqlens_k: Tensor
     """Cumulative segment lengths, starting with 0."""

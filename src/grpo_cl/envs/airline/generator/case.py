@@ -1,4 +1,4 @@
-"""State of an airline customer's call under construction, and how the customer names things."""
+"""State of an airline customer's call under construction, and how the customer names records."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -155,7 +155,7 @@ class AirlineCase(Case):
             return AmountQuestion((), None)
         return AmountQuestion((f"$you want$s to be told {what} in dollars",), abs(amount))
 
-    # How the customer names things.
+    # How the customer names records.
 
     def name_trip(self, trip: Trip) -> str:
         """A reservation by its id, or by route and date if the customer forgot the id."""

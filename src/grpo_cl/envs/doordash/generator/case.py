@@ -1,4 +1,4 @@
-"""State of a doordash customer's call under construction, and how the customer names things."""
+"""State of a doordash customer's call under construction, and how the customer names records."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field

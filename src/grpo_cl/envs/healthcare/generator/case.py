@@ -1,4 +1,4 @@
-"""State of a healthcare call under construction, and how the caller names things."""
+"""State of a healthcare call under construction, and how the caller names records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

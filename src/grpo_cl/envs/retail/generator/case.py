@@ -1,4 +1,4 @@
-"""State of a retail customer's call under construction, and how the customer names things."""
+"""State of a retail customer's call under construction, and how the customer names records."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
