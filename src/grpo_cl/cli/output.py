@@ -1,11 +1,17 @@
 """Printed output of the commands: tables, transcripts, and text that is safe for a terminal."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_cl.metrics.floors import FLOORS, domain_floors
 from grpo_cl.metrics.rmatrix import RMatrix
 from grpo_cl.types import Message
+
+
+def is_main_process() -> bool:
+    """Whether this process prints and writes files; of those of ``torchrun``, one does."""
+    return int(os.environ.get("RANK", "0")) == 0
 
 
 def printable(text: str) -> str:

@@ -15,7 +15,7 @@ from grpo_cl.errors import ConfigError
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.rollout import Scene, ScriptedActor, run_episodes
 from grpo_cl.rollout.baselines import score_baselines
-from grpo_cl.types import Message, Reward, Task, ToolCall, Trajectory
+from grpo_cl.types import Message, Reward, Task, ToolCall, ToolSchema, Trajectory
 from grpo_cl.users import STRATEGIES, require_user
 from grpo_cl.users.scripted.ticket import ticket
 
@@ -180,8 +180,8 @@ def _read_line() -> str:
         return ":quit"
 
 
-def _signature(tool: object) -> str:
-    function = tool["function"]  # type: ignore[index]
+def _signature(tool: ToolSchema) -> str:
+    function = tool["function"]
     return printable(f"  {function['name']}({', '.join(function['parameters']['properties'])})")
 
 

@@ -1,13 +1,12 @@
 """``grpo-cl evaluate RUN --every_stage``: the R-matrix of a run on other tasks than its own."""
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from grpo_cl.algorithms import algorithm_for
-from grpo_cl.cli.output import floor_table, format_score, matrix_table, score_line
+from grpo_cl.cli.output import floor_table, format_score, is_main_process, matrix_table, score_line
 from grpo_cl.cli.train import evaluation_config
 from grpo_cl.config import GRPOConfig
 from grpo_cl.envs.tasks import TaskDataLoader
@@ -47,7 +46,7 @@ def evaluate_stages(path: str | None, settings: Sequence[str], out: Path | None)
     stages = list(_stages(run, settings))
     tasks = TaskDataLoader(stages[0].config)
     matrix = _evaluate(stages, tasks)
-    if int(os.environ.get("RANK", "0")) != 0:
+    if not is_main_process():
         return 0
     print(matrix_table(matrix), "", floor_table(matrix), "", sep="\n")
     print(score_line(continual_scores(matrix.scores())))

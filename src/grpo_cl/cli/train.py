@@ -2,14 +2,13 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from grpo_cl.cli.extras import require
 from grpo_cl.cli.options import read_config
-from grpo_cl.cli.output import floor_table, matrix_table, score_line
+from grpo_cl.cli.output import floor_table, is_main_process, matrix_table, score_line
 from grpo_cl.config import GRPOConfig, require_model_place
 from grpo_cl.envs.tasks import TaskDataLoader
 from grpo_cl.errors import ConfigError
@@ -46,11 +45,11 @@ def run(config: GRPOConfig) -> int:
     check_training(config)
     if config.resume_from is None:
         require_model_place(config.model_name_or_path)
-    if int(os.environ.get("RANK", "0")) == 0:
+    if is_main_process():
         print(f"loading {config.model_name_or_path} for {config.log_dir}", flush=True)
     trainer = GRPOTrainer(config)
     summary = trainer.train()
-    if int(os.environ.get("RANK", "0")) == 0:
+    if is_main_process():
         root = Path(summary["run"])
         matrix = RMatrix.load(RunDir(root).r_matrix)
         print(matrix_table(matrix), "", floor_table(matrix), *floor_remarks(matrix), "", sep="\n")
@@ -96,7 +95,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         cells = _evaluate_hosted(config, arguments.model, arguments.base_url)
     else:
         cells = _evaluate_policy(config)
-    if arguments.out is not None and int(os.environ.get("RANK", "0")) == 0:
+    if arguments.out is not None and is_main_process():
         releases = TaskDataLoader(config).releases
         model = arguments.model or config.model_name_or_path
         Evaluation(model=model, releases=releases, cells=cells).save(arguments.out)
