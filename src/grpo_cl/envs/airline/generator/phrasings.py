@@ -3,7 +3,7 @@
 import re
 from random import Random
 
-from grpo_cl.envs.generation.story import Background, Phrasings
+from grpo_cl.envs.generation.varied_texts import Background, Phrasings
 
 _REASONS = (
     "cancel {trip} because {reason}",

@@ -22,8 +22,13 @@ from grpo_cl.envs.airline.generator.phrasings import (
 )
 from grpo_cl.envs.generation.persons import KEEP
 from grpo_cl.envs.generation.requests import Call
-from grpo_cl.envs.generation.story import DETAIL, Story, Wish, tell_story
 from grpo_cl.envs.generation.tasks import TaskSpec
+from grpo_cl.envs.generation.varied_texts import (
+    DETAIL,
+    RequestClauses,
+    TextFacts,
+    write_varied_texts,
+)
 
 CONNECTIVES = ("", "Also, ", "Besides that, ", "Then there is one more thing: ", "In addition, ")
 
@@ -110,8 +115,8 @@ def write_varied_spec(case: AirlineCase) -> TaskSpec:
     birthday = f"{{You}} {{was}} born on {case.user.dob}"
     accepts = any(sentence in spec.task_instructions for sentence in ACCEPTANCES)
 
-    def draw(rng: Random) -> Story:
-        return Story(
+    def draw(rng: Random) -> TextFacts:
+        return TextFacts(
             f"{name.first_name} {name.last_name}",
             rng.choice(("user id", "user id", "user ID")),
             case.user.user_id,
@@ -125,10 +130,10 @@ def write_varied_spec(case: AirlineCase) -> TaskSpec:
             level=case.level,
         )
 
-    return spec._replace(**tell_story(draw, BACKGROUND, Random(spec.ticket))._asdict())
+    return spec._replace(**write_varied_texts(draw, BACKGROUND, Random(spec.ticket))._asdict())
 
 
-def _phrase(case: AirlineCase, request: AirlineRequest, rng: Random) -> Wish:
+def _phrase(case: AirlineCase, request: AirlineRequest, rng: Random) -> RequestClauses:
     facts = {key: with_placeholders(words) for key, words in request.facts.items()}
     if request.trip is not None:
         facts["trip"] = name_trip(case.name_trip(request.trip), rng)
@@ -147,7 +152,7 @@ def _phrase(case: AirlineCase, request: AirlineRequest, rng: Random) -> Wish:
     elif request.kind == "bags":
         details += [phrase_detail(detail, rng) for detail in request.details if "gold" in detail]
     asked = [asked_amount(detail) for detail in request.details]
-    return Wish(clause, details, "".join(asked), needs_fallback=not request.writes)
+    return RequestClauses(clause, details, "".join(asked), needs_fallback=not request.writes)
 
 
 def _phrasing_kind(request: AirlineRequest) -> str:

@@ -1,6 +1,6 @@
 """Varied phrasings of doordash requests, by the first plain template of each statement."""
 
-from grpo_cl.envs.generation.story import Background, Phrasings
+from grpo_cl.envs.generation.varied_texts import Background, Phrasings
 
 _CANCEL = (
     "cancel {order}",

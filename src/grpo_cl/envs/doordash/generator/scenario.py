@@ -18,14 +18,14 @@ from grpo_cl.envs.generation.scenario import (
     request_calls,
     ticket_text,
 )
-from grpo_cl.envs.generation.story import (
-    Story,
+from grpo_cl.envs.generation.tasks import TaskSpec
+from grpo_cl.envs.generation.varied_texts import (
+    TextFacts,
     asked_question,
     draw_unknown,
     phrase_request,
-    tell_story,
+    write_varied_texts,
 )
-from grpo_cl.envs.generation.tasks import TaskSpec
 from grpo_cl.envs.generation.wording import Wording, join_words
 
 QUESTION_SHARE, REFUSAL_QUESTION_SHARE = 0.4, 0.8
@@ -111,8 +111,8 @@ def write_varied_spec(case: DoordashCase, requests: Sequence[Request]) -> TaskSp
     customer = case.customer
     allergies = [f"{{You}} {{are}} allergic to {join_words(customer.allergies or ['nothing'])}"]
 
-    def draw(rng: Random) -> Story:
-        return Story(
+    def draw(rng: Random) -> TextFacts:
+        return TextFacts(
             customer.name,
             "phone number" if by_phone else "email",
             customer.phone if by_phone else customer.email,
@@ -122,7 +122,7 @@ def write_varied_spec(case: DoordashCase, requests: Sequence[Request]) -> TaskSp
             level=case.level,
         )
 
-    return spec._replace(**tell_story(draw, BACKGROUND, Random(spec.ticket))._asdict())
+    return spec._replace(**write_varied_texts(draw, BACKGROUND, Random(spec.ticket))._asdict())
 
 
 def _sentences(

@@ -14,14 +14,14 @@ from grpo_cl.envs.generation.scenario import (
     request_sentences,
     ticket_text,
 )
-from grpo_cl.envs.generation.story import (
-    Story,
+from grpo_cl.envs.generation.tasks import TaskSpec
+from grpo_cl.envs.generation.varied_texts import (
+    TextFacts,
     asked_question,
     draw_unknown,
     phrase_request,
-    tell_story,
+    write_varied_texts,
 )
-from grpo_cl.envs.generation.tasks import TaskSpec
 from grpo_cl.envs.healthcare.database import Patient
 from grpo_cl.envs.healthcare.generator.case import (
     HealthcareCase,
@@ -115,8 +115,8 @@ def write_varied_spec(case: HealthcareCase, requests: Sequence[Request]) -> Task
     )
     number = f"{{Your}} patient id is {caller.patient_id}"
 
-    def draw(rng: Random) -> Story:
-        return Story(
+    def draw(rng: Random) -> TextFacts:
+        return TextFacts(
             _full_name(caller),
             "date of birth",
             caller.birth_date,
@@ -126,7 +126,7 @@ def write_varied_spec(case: HealthcareCase, requests: Sequence[Request]) -> Task
             level=case.level,
         )
 
-    return spec._replace(**tell_story(draw, BACKGROUND, Random(spec.ticket))._asdict())
+    return spec._replace(**write_varied_texts(draw, BACKGROUND, Random(spec.ticket))._asdict())
 
 
 def _full_name(patient: Patient) -> str:

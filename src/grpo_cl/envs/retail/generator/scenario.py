@@ -13,16 +13,16 @@ from grpo_cl.envs.generation.scenario import (
     request_sentences,
     ticket_text,
 )
-from grpo_cl.envs.generation.story import (
+from grpo_cl.envs.generation.tasks import TaskSpec
+from grpo_cl.envs.generation.varied_texts import (
     DETAIL,
-    Story,
-    Wish,
+    RequestClauses,
+    TextFacts,
     asked_question,
     draw_unknown,
     phrase_request,
-    tell_story,
+    write_varied_texts,
 )
-from grpo_cl.envs.generation.tasks import TaskSpec
 from grpo_cl.envs.retail.generator.case import RetailCase, read_order
 from grpo_cl.envs.retail.generator.phrasings import BACKGROUND, PHRASINGS, UNKNOWN, everyday
 
@@ -119,8 +119,8 @@ def write_varied_spec(case: RetailCase, requests: Sequence[Request]) -> TaskSpec
     by_zip = spec.actions[0][0] == "find_user_id_by_name_zip"
     user, city = case.user, case.user.address.city
 
-    def draw(rng: Random) -> Story:
-        return Story(
+    def draw(rng: Random) -> TextFacts:
+        return TextFacts(
             f"{user.name.first_name} {user.name.last_name}",
             rng.choice(("zip code", "zip code", "zipcode", "zip")) if by_zip else "email",
             user.address.zip if by_zip else user.email,
@@ -131,13 +131,13 @@ def write_varied_spec(case: RetailCase, requests: Sequence[Request]) -> TaskSpec
             level=case.level,
         )
 
-    return spec._replace(**tell_story(draw, BACKGROUND, Random(spec.ticket))._asdict())
+    return spec._replace(**write_varied_texts(draw, BACKGROUND, Random(spec.ticket))._asdict())
 
 
-def _phrase(request: Request, question: Question | None, rng: Random) -> Wish:
-    told = phrase_request(request, question, PHRASINGS, rng)
-    clause, *details = everyday(DETAIL.join((told.clause, *told.details)), rng).split(DETAIL)
-    return told._replace(clause=clause, details=details)
+def _phrase(request: Request, question: Question | None, rng: Random) -> RequestClauses:
+    phrased = phrase_request(request, question, PHRASINGS, rng)
+    clause, *details = everyday(DETAIL.join((phrased.clause, *phrased.details)), rng).split(DETAIL)
+    return phrased._replace(clause=clause, details=details)
 
 
 def _known_info(case: RetailCase, introduction: str) -> str:

@@ -19,7 +19,7 @@ from grpo_cl.envs.generation.persons import (
     contracted,
     in_person,
 )
-from grpo_cl.envs.generation.story import CONTRACTED_SHARE
+from grpo_cl.envs.generation.varied_texts import CONTRACTED_SHARE
 from grpo_cl.envs.generation.wording import TaskTexts
 from grpo_cl.envs.telecom.generator import wording
 from grpo_cl.envs.telecom.generator.faults import DATA, MMS, SERVICE

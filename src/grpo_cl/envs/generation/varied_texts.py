@@ -1,4 +1,4 @@
-"""Varied texts of a task: requests of a customer told as a story, in one of several layouts.
+"""Varied texts of a task: the requests of a customer in prose, in one of several layouts.
 
 The user's instructions and the ticket are drawn independently from the same facts.
 """
@@ -31,7 +31,7 @@ FALLBACK_SHARE = 0.2
 CONTRACTED_SHARE = 0.4
 """Share of the tickets with short forms of speech."""
 MAX_JOINED = 220
-"""Characters of two requests that are told in one sentence."""
+"""Most characters of two requests in one sentence."""
 
 _AGENT_VERB = re.compile(r"\b[Tt]he agent (\w+)s\b")
 _AGENT = re.compile(r"\b[Tt]he agent\b")
@@ -42,29 +42,29 @@ Phrasings = Mapping[str, Sequence[str]]
 """Phrasings of a statement by the first of its plain templates."""
 
 
-class Wish(NamedTuple):
-    """One request before it is told; its texts are templates over the placeholders of persons."""
+class RequestClauses(NamedTuple):
+    """The clauses of one request, as templates over the placeholders of persons."""
 
     clause: str
     """The text after 'You want to'."""
     details: Sequence[str]
-    """Clauses that can be told later."""
+    """Clauses that may follow later."""
     question: str
-    """What the customer wants to be told."""
+    """What the customer asks."""
     needs_fallback: bool
     """Whether the text must say what to do if it cannot be fulfilled."""
     has_fallback: bool = False
     """Whether the clause says so already."""
 
 
-class Story(NamedTuple):
+class TextFacts(NamedTuple):
     """The facts of a task's texts."""
 
     name: str
     label: str
     """What identifies the customer besides the name: 'email'."""
     value: str
-    wishes: Sequence[Wish]
+    requests: Sequence[RequestClauses]
     notes: Sequence[str]
     """Further sentences about who the customer is."""
     unknown: Sequence[str]
@@ -81,27 +81,30 @@ class Background(NamedTuple):
     """Sentences of one domain that need no action."""
 
     openings: Sequence[str]
-    """Told before the first request."""
+    """Before the first request."""
     asides: Sequence[str]
 
 
-class _Plot(NamedTuple):
+class _Body(NamedTuple):
     request: list[str]
     later: list[str]
+    """Sentences that may follow the requests."""
 
 
-def tell_story(draw: Callable[[Random], Story], background: Background, rng: Random) -> TaskTexts:
+def write_varied_texts(
+    draw: Callable[[Random], TextFacts], background: Background, rng: Random
+) -> TaskTexts:
     """Instructions in the second person, and a ticket in one of the layouts.
 
     ``draw`` phrases the requests; it is called for the instructions and for the ticket.
     """
-    story = draw(rng)
-    plot = _plot(story, background, rng)
-    manner = [*plot.later, *_manner(story, background, rng)]
+    facts = draw(rng)
+    body = _write_body(facts, background, rng)
+    manner = [*body.later, *_manner(facts, background, rng)]
     return TaskTexts(
-        reason_for_call=_text(plot.request, SECOND),
-        known_info=_text(_identify(story, rng), SECOND),
-        unknown_info=_text(story.unknown, SECOND) or None,
+        reason_for_call=_text(body.request, SECOND),
+        known_info=_text(_identify(facts, rng), SECOND),
+        unknown_info=_text(facts.unknown, SECOND) or None,
         task_instructions=_text(manner, SECOND),
         ticket=_ticket(draw(rng), background, rng),
     )
@@ -109,20 +112,20 @@ def tell_story(draw: Callable[[Random], Story], background: Background, rng: Ran
 
 def phrase_request(
     request: Request, question: Question | None, phrasings: Phrasings, rng: Random
-) -> Wish:
-    """The request in one of its phrasings; ``question`` is told with the request it belongs to."""
+) -> RequestClauses:
+    """The request in one of its phrasings; ``question`` is part of its own request."""
     statements = request.wording.statements
     parts: list[str] = []
     for statement in statements:
         options = phrasings.get(statement.templates[0], statement.templates)
         if len(statements) > 1:  # the statements after it belong to the same sentence
             options = [option for option in options if DETAIL not in option] or options
-        told = rng.choice(options).format(**statement.facts, **KEEP)
-        parts.append(f"{statement.separator}{told}")
+        phrased = rng.choice(options).format(**statement.facts, **KEEP)
+        parts.append(f"{statement.separator}{phrased}")
     # The words of a fact may end in a comma, for the middle of a sentence.
     clause, *details = (part.rstrip(" ,") for part in "".join(parts).split(DETAIL))
     is_asked = question is not None and any(question is own for own in request.questions)
-    return Wish(
+    return RequestClauses(
         clause,
         details,
         question.subject if question and is_asked else "",
@@ -143,36 +146,37 @@ def draw_unknown(spec: TaskSpec, sentences: Mapping[str, Sequence[str]], rng: Ra
     return [rng.choice(options) for subject, options in sentences.items() if subject in plain]
 
 
-# The story, in templates over the placeholders of persons.
+# Sentences, as templates over the placeholders of persons.
 
 
-def _plot(story: Story, background: Background, rng: Random) -> _Plot:
-    plot = _Plot([], [])
+def _write_body(facts: TextFacts, background: Background, rng: Random) -> _Body:
+    body = _Body([], [])
     if rng.random() < 0.35:
-        plot.request.append(rng.choice(background.openings))
-    wishes = story.wishes
-    is_single = len(wishes) == 1
-    if _can_be_joined(wishes) and rng.random() < 0.4:
-        first, second = (one.clause for one in wishes)
+        body.request.append(rng.choice(background.openings))
+    requests = facts.requests
+    is_single = len(requests) == 1
+    if _can_be_joined(requests) and rng.random() < 0.4:
+        first, second = (one.clause for one in requests)
         link = rng.choice((", and {you} also want to ", ", and also to ", ", and then to "))
-        plot.request.append(_frame(rng, prose.FIRST_FRAMES, f"{first}{link}{second}"))
-        return plot
+        body.request.append(_frame(rng, prose.FIRST_FRAMES, f"{first}{link}{second}"))
+        return body
     is_counted = not is_single and rng.random() < 0.15
     if is_counted:
-        count = prose.COUNTS[len(wishes)]
-        plot.request.append(rng.choice(prose.COUNTED).format(count=count, **KEEP))
-    for index, one in enumerate(wishes):
-        frames = _frames(index, len(wishes), is_counted=is_counted, rng=rng)
-        _tell(one, frames, plot, is_single=is_single, rng=rng)
-    return plot
+        count = prose.COUNTS[len(requests)]
+        body.request.append(rng.choice(prose.COUNTED).format(count=count, **KEEP))
+    for index, one in enumerate(requests):
+        frames = _frames(index, len(requests), is_counted=is_counted, rng=rng)
+        _add_request(one, frames, body, is_single=is_single, rng=rng)
+    return body
 
 
-def _can_be_joined(wishes: Sequence[Wish]) -> bool:
+def _can_be_joined(requests: Sequence[RequestClauses]) -> bool:
     return (
-        len(wishes) == 2
-        and sum(len(one.clause) for one in wishes) < MAX_JOINED
+        len(requests) == 2
+        and sum(len(one.clause) for one in requests) < MAX_JOINED
         and not any(
-            one.details or one.question or one.needs_fallback or one.has_fallback for one in wishes
+            one.details or one.question or one.needs_fallback or one.has_fallback
+            for one in requests
         )
     )
 
@@ -191,12 +195,14 @@ def _frame(rng: Random, frames: Sequence[str], clause: str) -> str:
     return rng.choice(frames).replace("{clause}", clause)
 
 
-def _tell(one: Wish, frames: Sequence[str], plot: _Plot, *, is_single: bool, rng: Random) -> None:
-    """Add a request to the plot; the details of a single request may come late."""
+def _add_request(
+    one: RequestClauses, frames: Sequence[str], body: _Body, *, is_single: bool, rng: Random
+) -> None:
+    """Add the sentences of a request; the details of a single request may come later."""
     sentences = [_frame(rng, frames, one.clause)]
     for detail in one.details:
         if is_single and rng.random() < 0.3:
-            plot.later.append(_frame_detail(rng, detail))
+            body.later.append(_frame_detail(rng, detail))
         else:
             _append(sentences, rng.choice(prose.DETAIL_SEPARATORS) + detail)
     if one.question:
@@ -205,7 +211,7 @@ def _tell(one: Wish, frames: Sequence[str], plot: _Plot, *, is_single: bool, rng
     if one.needs_fallback or (not one.has_fallback and rng.random() < FALLBACK_SHARE):
         fallbacks = prose.FALLBACKS if rng.random() < 0.7 else prose.MERGED_FALLBACKS
         _append(sentences, rng.choice(fallbacks))
-    plot.request.extend(sentences)
+    body.request.extend(sentences)
 
 
 def _append(sentences: list[str], text: str) -> None:
@@ -222,7 +228,7 @@ def _frame_detail(rng: Random, detail: str) -> str:
     return rng.choice(prose.LATE_DETAILS).replace("{detail}", detail)
 
 
-def _manner(story: Story, background: Background, rng: Random) -> list[str]:
+def _manner(facts: TextFacts, background: Background, rng: Random) -> list[str]:
     sentences: list[str] = []
     if rng.random() < 0.75:
         sentences.append(_persona(rng))
@@ -230,7 +236,7 @@ def _manner(story: Story, background: Background, rng: Random) -> list[str]:
         sentences.append(rng.choice(prose.HABITS))
     if rng.random() < 0.6:
         sentences.append(rng.choice(prose.CONFIRMATIONS))
-    sentences += _remarks(story, background, rng)
+    sentences += _remarks(facts, background, rng)
     rng.shuffle(sentences)
     return sentences or [rng.choice(prose.CONFIRMATIONS)]
 
@@ -243,21 +249,21 @@ def _persona(rng: Random) -> str:
     return _ARTICLE.sub("an", persona)
 
 
-def _remarks(story: Story, background: Background, rng: Random) -> list[str]:
-    aside = rng.random() < 0.15 + 0.5 * story.level
-    return [*story.remarks, *([rng.choice(background.asides)] if aside else [])]
+def _remarks(facts: TextFacts, background: Background, rng: Random) -> list[str]:
+    aside = rng.random() < 0.15 + 0.5 * facts.level
+    return [*facts.remarks, *([rng.choice(background.asides)] if aside else [])]
 
 
-def _identify(story: Story, rng: Random) -> list[str]:
-    has_home = story.home and rng.random() < 0.4
+def _identify(facts: TextFacts, rng: Random) -> list[str]:
+    has_home = facts.home and rng.random() < 0.4
     templates = prose.HOME_IDENTITIES if has_home else prose.IDENTITIES
     sentences = rng.choice(templates).split(prose.NEXT_SENTENCE)
-    return [*(_fill_identity(sentence, story) for sentence in sentences), *story.notes]
+    return [*(_fill_identity(sentence, facts) for sentence in sentences), *facts.notes]
 
 
-def _fill_identity(template: str, story: Story) -> str:
-    words = story._asdict()
-    return template.format(**words, Label=capitalized(story.label), **KEEP)
+def _fill_identity(template: str, facts: TextFacts) -> str:
+    words = facts._asdict()
+    return template.format(**words, Label=capitalized(facts.label), **KEEP)
 
 
 def _text(templates: Sequence[str], person: Person) -> str:
@@ -267,9 +273,9 @@ def _text(templates: Sequence[str], person: Person) -> str:
 # The ticket, in one of several layouts.
 
 
-def _ticket(story: Story, background: Background, rng: Random) -> str:
+def _ticket(facts: TextFacts, background: Background, rng: Random) -> str:
     layout = rng.choices(list(_LAYOUTS), list(_LAYOUTS.values()))[0]
-    text = layout(story, background, rng)
+    text = layout(facts, background, rng)
     return contracted(text) if rng.random() < CONTRACTED_SHARE else text
 
 
@@ -281,65 +287,65 @@ def _report(templates: Sequence[str], rng: Random) -> str:
     )
 
 
-def _sections(story: Story, background: Background, rng: Random) -> str:
+def _sections(facts: TextFacts, background: Background, rng: Random) -> str:
     """The layout of the tickets that are made from a scenario."""
-    plot = _plot(story, background, rng)
-    manner = [*plot.later, *_manner(story, background, rng)]
+    body = _write_body(facts, background, rng)
+    manner = [*body.later, *_manner(facts, background, rng)]
     parts = [
-        _report(_identify(story, rng), rng),
-        f"Request: {_report(plot.request, rng)}",
-        *([f"Not known to the customer: {_report(story.unknown, rng)}"] if story.unknown else []),
+        _report(_identify(facts, rng), rng),
+        f"Request: {_report(body.request, rng)}",
+        *([f"Not known to the customer: {_report(facts.unknown, rng)}"] if facts.unknown else []),
         f"How the customer decides: {_report(manner, rng)}",
     ]
     return "\n\n".join(parts)
 
 
-def _paragraph(story: Story, background: Background, rng: Random) -> str:
+def _paragraph(facts: TextFacts, background: Background, rng: Random) -> str:
     """A report by an agent; the customer is identified before or after the requests."""
-    plot = _plot(story, background, rng)
-    ending = [*plot.later, *_remarks(story, background, rng), rng.choice(prose.CONSENTS_OF_TICKETS)]
-    told = [*plot.request, *ending]
+    body = _write_body(facts, background, rng)
+    ending = [*body.later, *_remarks(facts, background, rng), rng.choice(prose.CONSENTS_OF_TICKETS)]
+    sentences = [*body.request, *ending]
     if rng.random() < 0.4:
-        late = _fill_identity(rng.choice(prose.LATE_IDENTITIES), story)
-        return f"{_report(told, rng)} {_report([late, *story.notes], rng)}"
+        late = _fill_identity(rng.choice(prose.LATE_IDENTITIES), facts)
+        return f"{_report(sentences, rng)} {_report([late, *facts.notes], rng)}"
     if rng.random() < 0.5:
-        fields = _fill_identity(rng.choice(prose.FIELDS), story)
-        return f"{_report([fields, *story.notes], rng)} {_report(told, rng)}"
-    return _report([*_identify(story, rng), *told], rng)
+        fields = _fill_identity(rng.choice(prose.FIELDS), facts)
+        return f"{_report([fields, *facts.notes], rng)} {_report(sentences, rng)}"
+    return _report([*_identify(facts, rng), *sentences], rng)
 
 
-def _letter(story: Story, background: Background, rng: Random) -> str:
+def _letter(facts: TextFacts, background: Background, rng: Random) -> str:
     """A message in the customer's own words, with a signature or an introduction."""
-    body = _first_person(story, background, rng)
-    greeting, notes = rng.choice(prose.GREETINGS), _text(story.notes, FIRST)
+    body = _first_person(facts, background, rng)
+    greeting, notes = rng.choice(prose.GREETINGS), _text(facts.notes, FIRST)
     if rng.random() < 0.5:
-        identity = _fill_identity(rng.choice(prose.LETTER_IDENTITIES), story)
+        identity = _fill_identity(rng.choice(prose.LETTER_IDENTITIES), facts)
         is_sentence = not greeting.endswith(",")
         opening = capitalized(identity) if is_sentence else identity
         return " ".join(filter(None, (greeting, opening, notes, body)))
-    signature = _fill_identity(rng.choice(prose.SIGNATURES), story)
+    signature = _fill_identity(rng.choice(prose.SIGNATURES), facts)
     opening = greeting.rstrip(",") + "." if greeting.endswith(",") else greeting
     return " ".join(filter(None, (opening, body, notes, signature)))
 
 
-def _quotation(story: Story, background: Background, rng: Random) -> str:
+def _quotation(facts: TextFacts, background: Background, rng: Random) -> str:
     """A report that quotes the customer."""
-    opening = _fill_identity(rng.choice(prose.QUOTE_OPENINGS), story)
-    notes = _text(story.notes, FIRST)
-    body = _first_person(story, background, rng)
+    opening = _fill_identity(rng.choice(prose.QUOTE_OPENINGS), facts)
+    notes = _text(facts.notes, FIRST)
+    body = _first_person(facts, background, rng)
     return f'{opening} "{" ".join(filter(None, (notes, body)))}"'
 
 
-def _first_person(story: Story, background: Background, rng: Random) -> str:
-    plot = _plot(story, background, rng)
-    remarks = _remarks(story, background, rng)
+def _first_person(facts: TextFacts, background: Background, rng: Random) -> str:
+    body = _write_body(facts, background, rng)
+    remarks = _remarks(facts, background, rng)
     if rng.random() < 0.5:
         remarks.insert(0, rng.choice(prose.CONSENTS_OF_LETTERS))
-    told = _text([*plot.request, *plot.later, *remarks], FIRST)
-    return _AGENT.sub("you", _AGENT_VERB.sub(r"you \1", told))
+    sentences = _text([*body.request, *body.later, *remarks], FIRST)
+    return _AGENT.sub("you", _AGENT_VERB.sub(r"you \1", sentences))
 
 
-_LAYOUTS: Mapping[Callable[[Story, Background, Random], str], int] = {
+_LAYOUTS: Mapping[Callable[[TextFacts, Background, Random], str], int] = {
     _sections: 50,
     _paragraph: 28,
     _letter: 14,
