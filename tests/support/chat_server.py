@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, Self
@@ -162,7 +161,3 @@ def form_of(body: Body) -> str | None:
     """The name of the JSON schema that a request asks for."""
     response_format = body.get("response_format")
     return response_format["json_schema"]["name"] if response_format else None
-
-
-def count_roles(body: Body) -> Counter[str]:
-    return Counter(message["role"] for message in body["messages"])
