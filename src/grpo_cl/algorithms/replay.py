@@ -126,7 +126,7 @@ class ReplayCL(RehearsalCL[ReplayOptions]):
 
 def varied_tasks(records: Sequence[Experience]) -> list[str]:
     """Ids of the tasks whose latest stored episodes have an advantage."""
-    latest = {record.task.id: record.step for record in sorted(records, key=_step)}
+    latest = {record.task.id: record.step for record in sorted(records, key=lambda one: one.step)}
     return sorted(
         {
             record.task.id
@@ -134,10 +134,6 @@ def varied_tasks(records: Sequence[Experience]) -> list[str]:
             if has_signal(record.advantage) and record.step == latest[record.task.id]
         }
     )
-
-
-def _step(record: Experience) -> int:
-    return record.step
 
 
 def _is_varied(group: TrajectoryGroup) -> bool:

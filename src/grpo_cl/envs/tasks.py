@@ -194,15 +194,8 @@ class TaskDataLoader:
             # Sampling without replacement by weight: Efraimidis and Spirakis 2006.
             return rng.random() ** (1 / (rate * (1 - rate)))
 
-        ranked = sorted(
-            ((key(task), task) for task in self.train_tasks(domain)), key=_first, reverse=True
-        )
         # Highest keys first: a caller that replaces part of a batch replaces the last tasks.
-        return [task for _, task in ranked[:count]]
-
-
-def _first(pair: tuple[float, Task]) -> float:
-    return pair[0]
+        return sorted(self.train_tasks(domain), key=key, reverse=True)[:count]
 
 
 _STRATEGIES: dict[str, Callable[[TaskDataLoader, str, int, int], list[Task]]] = {
