@@ -285,6 +285,12 @@ class Task(Tau2Record):
         return (criteria.actions or ()) if criteria else ()
 
     @property
+    def communicate_info(self) -> tuple[str, ...]:
+        """Texts that the agent must tell the user."""
+        criteria = self.evaluation_criteria
+        return (criteria.communicate_info or ()) if criteria else ()
+
+    @property
     def message_history(self) -> tuple[Message, ...]:
         """Messages before the start of the episode."""
         return (self.initial_state.message_history or ()) if self.initial_state else ()

@@ -185,9 +185,7 @@ def test_gold_actions_solve_varied_tasks_with_a_scripted_user(
     domains = {name: varied(name)}
     actor = ScriptedActor(
         lambda task: [action.call for action in task.gold_actions],
-        closing=lambda task: " ".join(
-            (task.evaluation_criteria and task.evaluation_criteria.communicate_info) or ()
-        ),
+        closing=lambda task: " ".join(task.communicate_info),
     )
     tasks = [told for _, told in pairs(name)]
     trajectories = run_episodes(actor, domains, tasks, RolloutConfig(user="scripted"))

@@ -27,8 +27,7 @@ MakeContext = Callable[..., EpisodeContext]
 
 
 def communicated(task: Task) -> str:
-    criteria = task.evaluation_criteria
-    return " ".join((criteria.communicate_info or ()) if criteria else ())
+    return " ".join(task.communicate_info)
 
 
 GOLD = ScriptedActor(

@@ -193,8 +193,7 @@ def gold(task: Task) -> list[ToolCall]:
 
 
 def required_info(task: Task) -> str:
-    criteria = task.evaluation_criteria
-    return " ".join((criteria.communicate_info or ()) if criteria else ())
+    return " ".join(task.communicate_info)
 
 
 @pytest.mark.parametrize("user_name", ["scripted", "solo"])

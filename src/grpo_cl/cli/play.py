@@ -70,8 +70,7 @@ def gold_calls(task: Task) -> list[ToolCall]:
 
 def gold_closing(task: Task) -> str:
     """The final message, with all information the user must get."""
-    criteria = task.evaluation_criteria
-    information = (criteria.communicate_info or ()) if criteria else ()
+    information = task.communicate_info
     return f"For your records: {'; '.join(information)}." if information else ""
 
 

@@ -28,8 +28,6 @@ SOLO = "solo"
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 SOLO_PROMPT = "Work on the ticket."
 """The user message of solo episodes: chat templates require one."""
-
-
 _GENERATED_TEST_ID = re.compile(r"[\w-]+-gen-test-.+")
 """Ids of test tasks of a generator."""
 

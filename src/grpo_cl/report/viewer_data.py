@@ -146,7 +146,6 @@ def _task_order(episodes: Episodes) -> list[tuple[str, str]]:
 def _task(episodes: Episodes, domain: str, task_id: str) -> dict[str, Any]:
     task = episodes.by_task[domain, task_id][0].task
     compared = episodes.comparison(domain, task_id)
-    criteria = task.evaluation_criteria
     return {
         "domain": domain,
         "id": task_id,
@@ -155,7 +154,7 @@ def _task(episodes: Episodes, domain: str, task_id: str) -> dict[str, Any]:
         "instructions": instructions(task),
         "refusal": task.is_refusal,
         "gold": [_call(action.call.model_dump()) for action in task.gold_actions],
-        "say": list((criteria.communicate_info or ()) if criteria else ()),
+        "say": list(task.communicate_info),
         "change": compared.change if compared else "same",
         "compare": [[one.row, one.trial] for one in compared[:2]] if compared else None,
     }

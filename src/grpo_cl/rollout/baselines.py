@@ -180,8 +180,7 @@ def scripted_recording(
     task: Task, calls: Sequence[ToolCall], *, communicates: bool = False
 ) -> Recording:
     """A conversation that makes ``calls``; with ``communicates`` it states the required texts."""
-    criteria = task.evaluation_criteria
-    info = " ".join((criteria.communicate_info or ()) if communicates and criteria else ())
+    info = " ".join(task.communicate_info if communicates else ())
     call_messages = [
         Message(role=call.requestor, tool_calls=(call.model_copy(update={"id": str(number)}),))
         for number, call in enumerate(calls)

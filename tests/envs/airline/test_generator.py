@@ -136,9 +136,7 @@ def test_every_kind_of_write_and_many_kinds_of_refusal_occur():
 def test_requested_amounts_have_three_digits_and_match_the_payment_history():
     num_checked = 0
     for task in tasks(difficulty=0.3):
-        assert task.evaluation_criteria is not None
-        numbers = task.evaluation_criteria.communicate_info or ()
-        for number in numbers if len(task.skills) == 1 else ():
+        for number in task.communicate_info if len(task.skills) == 1 else ():
             num_checked += 1
             assert re.fullmatch(r"\d{3,}", number)
             environment = new_environment(task)

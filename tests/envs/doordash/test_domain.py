@@ -474,8 +474,7 @@ def test_gold_calls_solve_every_training_task_with_and_without_a_user(
 
 
 def _communicated_text(task: Task) -> str:
-    criteria = task.evaluation_criteria
-    return " ".join((criteria.communicate_info or ()) if criteria else ())
+    return " ".join(task.communicate_info)
 
 
 def test_solo_demonstration_exists_unless_the_task_requires_communication(doordash: DoordashDomain):

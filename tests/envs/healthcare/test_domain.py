@@ -154,8 +154,7 @@ def gold_calls(task: Task) -> list[ToolCall]:
 
 
 def communicated_text(task: Task) -> str:
-    criteria = task.evaluation_criteria
-    return " ".join((criteria.communicate_info or ()) if criteria else ())
+    return " ".join(task.communicate_info)
 
 
 @pytest.mark.parametrize("user", ["scripted", "solo"])
