@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_cl.envs import load_domain
+from grpo_cl.errors import ConfigError
 from grpo_cl.policy.chat.compact import (
     CALL,
     END,
@@ -232,6 +233,13 @@ def test_saved_tokenizer_loads_unchanged(chat: CompactChat, tmp_path: Path) -> N
     long = [Message(role="tool", content="word " * 1000)]
     assert loaded.continuation(long, ended=True) == chat.continuation(long, ended=True)
     assert len(loaded.continuation(long, ended=True)) == RESULT_TOKENS + 2
+
+
+def test_a_tokenizer_without_the_length_of_results_is_refused() -> None:
+    tokenizer = train_tokenizer(["Cancel reservation Z7GOZK."], size=300)
+    del tokenizer.init_kwargs["max_result_tokens"]
+    with pytest.raises(ConfigError, match=r"has no max_result_tokens.* grpo-cl sft --new_tiny"):
+        CompactChat(tokenizer)
 
 
 def test_texts_are_split_by_the_given_pattern() -> None:

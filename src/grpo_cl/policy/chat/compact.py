@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from grpo_cl.errors import ConfigError
 from grpo_cl.policy.chat.tool_call_parser import MAX_CALLS, decode_json
 from grpo_cl.rollout import Scene
 from grpo_cl.types import Message, ToolCall
@@ -51,7 +52,7 @@ class CompactChat:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._special = {name: tokenizer.convert_tokens_to_ids(name) for name in SPECIAL}
-        self._max_result: int = tokenizer.init_kwargs[MAX_RESULT_TOKENS]
+        self._max_result = _max_result_tokens(tokenizer)
         self.stop_ids: tuple[int, ...] = (self._special[END],)
 
     def opening(self, scene: Scene, messages: Sequence[Message]) -> list[int]:
@@ -220,3 +221,13 @@ def tokenizer_texts(scene: Scene, messages: Sequence[Message]) -> Iterator[str]:
             yield f" {message.content or ''}"
         else:
             yield "".join(map(_format_call, message.tool_calls or ()))
+
+
+def _max_result_tokens(tokenizer: Any) -> int:
+    if MAX_RESULT_TOKENS not in tokenizer.init_kwargs:
+        raise ConfigError(
+            f"the tokenizer {tokenizer.name_or_path!r} has no {MAX_RESULT_TOKENS}, which the "
+            "compact dialect needs: it was made before release 3 of the generated tasks, or for "
+            "another dialect; make a policy with grpo-cl sft --new_tiny, or set sampling.dialect"
+        )
+    return tokenizer.init_kwargs[MAX_RESULT_TOKENS]
