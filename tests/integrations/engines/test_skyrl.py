@@ -5,7 +5,9 @@ import asyncio
 import json
 import re
 import shlex
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,14 @@ WHY = "SkyRL needs a separate environment: make test-engine-skyrl"
 skyrl_gym = pytest.importorskip("skyrl_gym", reason=WHY)
 pytest.importorskip("skyrl.train", reason=WHY)
 
+from ray import cloudpickle
+from skyrl.train.config.config import FSDPConfig
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.generators.base import TrajectoryID
 from skyrl.train.utils.trainer_utils import build_dataloader
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from chat_server import ChatServer
 from grpo_cl.cli import main
@@ -25,15 +32,21 @@ from grpo_cl.config import RewardConfig, RolloutConfig
 from grpo_cl.envs import DOMAINS, Domain
 from grpo_cl.errors import ConfigError
 from grpo_cl.integrations.rows import task_row
+from grpo_cl.integrations.skyrl import workers
 from grpo_cl.integrations.skyrl.environment import register
 from grpo_cl.integrations.skyrl.settings import load_settings, read_settings
-from grpo_cl.integrations.skyrl.training import Experiment, GrpoClGenerator, ordered_loader
+from grpo_cl.integrations.skyrl.training import (
+    Experiment,
+    GrpoClGenerator,
+    ordered_loader,
+    workers_for,
+)
 from grpo_cl.integrations.text_chat import TextChat
 from grpo_cl.rewards import RewardOracle, training_reward
 from grpo_cl.rollout import Agent, Scene, ScriptedActor, run_episodes
 from grpo_cl.types import Message, Task
 from skyrl_clients import InferenceClient, PolicyClient, ScriptedClient, training_table
-from tiny_policies import byte_tokenizer
+from tiny_policies import SIZES, byte_tokenizer
 
 GetDomain = Callable[[str], Domain]
 HERMES = TextChat("hermes")
@@ -279,6 +292,8 @@ def test_overrides_set_skyrl_settings_and_ours() -> None:
         ("trainer.epochs=true", "trainer.epochs must be an integer, not True"),
         ("generator.inference_engine_tensor_parallel_size=2", r"engine\.tensor_parallel_size'"),
         ("data.train_data=train.parquet", "data.train_data must be a list"),
+        ("trainer.flash_attn=true", "need flash-attn, which is not installed"),
+        ("trainer.remove_microbatch_padding=true", "need flash-attn, which is not installed"),
         ("generator.batched=true", "one sequence"),
         ("environment.env_class=tau2", "'tau2' is not the environment"),
         ("environment.skyrl_gym.tau2.user_model=gpt-4o", f"under {OURS}"),
@@ -366,6 +381,56 @@ def test_rows_keep_their_order_without_shuffling(tmp_path: Path) -> None:
     settings = read_settings(["data.shuffle=false", "trainer.train_batch_size=8"])
     seen = [row["uid"] for batch in ordered_loader(settings, dataset) for row in batch]
     assert seen == [str(index) for index in range(len(dataset) // 8 * 8)]
+
+
+def test_attention_needs_no_flash_attn_where_it_is_not_installed() -> None:
+    trainer = read_settings([]).trainer
+    assert (trainer.flash_attn, trainer.remove_microbatch_padding) == (False, False)
+
+
+def test_workers_start_in_a_process_without_flash_attn(tmp_path: Path) -> None:
+    classes = tmp_path / "workers.pkl"
+    classes.write_bytes(
+        cloudpickle.dumps([workers.PolicyWorker, workers.CriticWorker, workers.RefWorker])
+    )
+    # Ray starts a worker with nothing but its pickled class.
+    code = (
+        "import pickle, sys; from importlib.util import find_spec\n"
+        f"policy, *_ = pickle.load(open({str(classes)!r}, 'rb'))\n"
+        "assert policy.__mro__[1].__name__ == 'FSDPPolicyWorkerBase'\n"
+        "assert find_spec('flash_attn') is None  # vLLM would use it\n"
+        "sys.modules['flash_attn.bert_padding'].unpad_input()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "remove_microbatch_padding=true needs flash-attn" in done.stderr.splitlines()[-1]
+
+
+def test_trainer_starts_our_workers_with_fsdp() -> None:
+    settings, given = read_settings([]), ("policy", "critic", "ref")
+    names = [
+        actor.__ray_metadata__.modified_class.__name__ for actor in workers_for(settings, given)
+    ]
+    assert names == ["PolicyWorker", "CriticWorker", "RefWorker"]
+    settings.trainer.strategy = "megatron"
+    assert workers_for(settings, given) == given
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_tied_embeddings_are_still_tied_when_the_model_is_sharded(is_tied: bool) -> None:
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=300, **SIZES, tie_word_embeddings=is_tied))
+    model.to("meta")  # as SkyRL does: the output layer gets a weight of its own
+    assert model.lm_head.weight is not model.model.embed_tokens.weight
+    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",))
+    workers.fsdp_strategy.apply_fsdp2(model, {"mesh": mesh}, FSDPConfig())
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) == is_tied
 
 
 def test_evaluation_is_off_without_validation_data() -> None:

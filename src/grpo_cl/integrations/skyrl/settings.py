@@ -16,6 +16,7 @@ from skyrl.train.utils import validate_cfg
 from grpo_cl.errors import ConfigError
 from grpo_cl.integrations.episode_context import episode_config
 from grpo_cl.integrations.rows import ENVIRONMENT, TRAIN, VALIDATION
+from grpo_cl.integrations.skyrl.attention import FLASH_ATTENTION, PACKING, has_flash_attn
 from grpo_cl.integrations.skyrl.tables import check_tables, fit_batch_sizes, table_of
 from grpo_cl.policy.chat.dialects import dialect_named
 
@@ -73,20 +74,11 @@ def read_settings(overrides: Sequence[str]) -> TrainConfig:
     if word := next((word for word in overrides if "=" not in word), None):
         raise ConfigError(f"{word!r} is no setting; write key=value, such as trainer.epochs=20")
     try:
-        settings = TrainConfig.from_cli_overrides([*DEFAULTS, *overrides])
+        settings = TrainConfig.from_cli_overrides([*DEFAULTS, *_attention(), *overrides])
     except ValueError as error:
         raise ConfigError(_unknown_setting(overrides) or _rejected(error)) from error
     _check_types(settings)
-    if settings.generator.batched or settings.generator.step_wise_trajectories:
-        raise ConfigError(
-            "a multi-turn episode is trained as one sequence of tokens; leave generator.batched "
-            "and generator.step_wise_trajectories at false"
-        )
-    if settings.environment.env_class != ENVIRONMENT:
-        raise ConfigError(
-            f"environment.env_class={settings.environment.env_class!r} is not the environment of "
-            f"this command; leave it at {ENVIRONMENT!r}"
-        )
+    _require_supported(settings)
     if not settings.data.val_data:
         settings.trainer.eval_interval = -1  # SkyRL fails if it evaluates without data
     options = settings.environment.skyrl_gym.grpo_cl
@@ -97,6 +89,32 @@ def read_settings(overrides: Sequence[str]) -> TrainConfig:
     if config.tools:
         options["tools"] = config.tools  # absolute: workers start in other directories
     return settings
+
+
+def _require_supported(settings: TrainConfig) -> None:
+    """Refuse settings of SkyRL that episodes or the installed packages exclude."""
+    if settings.generator.batched or settings.generator.step_wise_trajectories:
+        raise ConfigError(
+            "a multi-turn episode is trained as one sequence of tokens; leave generator.batched "
+            "and generator.step_wise_trajectories at false"
+        )
+    trainer = settings.trainer
+    needs_flash_attn = trainer.flash_attn or trainer.remove_microbatch_padding
+    if trainer.strategy != "megatron" and needs_flash_attn and not has_flash_attn():
+        raise ConfigError(
+            f"{FLASH_ATTENTION}=true and {PACKING}=true need flash-attn, which is not installed; "
+            "leave both out"
+        )
+    if settings.environment.env_class != ENVIRONMENT:
+        raise ConfigError(
+            f"environment.env_class={settings.environment.env_class!r} is not the environment of "
+            f"this command; leave it at {ENVIRONMENT!r}"
+        )
+
+
+def _attention() -> list[str]:
+    """The attention that SkyRL can use here; its default is flash-attn on packed batches."""
+    return [] if has_flash_attn() else [f"{FLASH_ATTENTION}=false", f"{PACKING}=false"]
 
 
 def load_settings(overrides: Sequence[str]) -> TrainConfig:

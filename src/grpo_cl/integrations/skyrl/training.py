@@ -19,6 +19,7 @@ from grpo_cl.errors import ConfigError
 from grpo_cl.integrations.skyrl.environment import FAILED_METRIC, register
 from grpo_cl.integrations.skyrl.loss_masks import mask_failed_episodes
 from grpo_cl.integrations.skyrl.settings import TrainConfig, load_settings
+from grpo_cl.integrations.skyrl.workers import fsdp_workers
 
 
 class GrpoClGenerator(SkyRLGymGenerator):
@@ -51,6 +52,11 @@ def ordered_loader(settings: TrainConfig, dataset: PromptDataset) -> StatefulDat
     )
 
 
+def workers_for(settings: TrainConfig, workers: Sequence[Any]) -> Sequence[Any]:
+    """The workers given, or those for FSDP that need no flash-attn and keep embeddings tied."""
+    return fsdp_workers() if settings.trainer.strategy == "fsdp" else workers
+
+
 class OrderedTrainer(RayPPOTrainer):
     """SkyRL's trainer; keeps the row order if ``data.shuffle`` is false."""
 
@@ -58,6 +64,10 @@ class OrderedTrainer(RayPPOTrainer):
         super()._build_train_dataloader_and_compute_training_steps()
         if not self.cfg.data.shuffle:
             self.train_dataloader = ordered_loader(self.cfg, self.train_dataset)
+
+    def build_models(self, *workers: Any) -> None:
+        """Start the Ray actors of the models."""
+        super().build_models(*workers_for(self.cfg, workers))
 
 
 class Experiment(BasePPOExp):
