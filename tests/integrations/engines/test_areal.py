@@ -302,6 +302,7 @@ def test_logs_and_checkpoints_are_below_fileroot_by_experiment_and_trial(tmp_pat
     [
         ("actor.backend=fsdp:x", r"actor\.backend='fsdp:x' is no backend .* such as sglang:d6"),
         ("actor.use_lora=true actor.backend=archon:d2", "needs an FSDP backend.* write fsdp:d2"),
+        ("+actor.attn_impl=sdpa", "attn_impl=sdpa lets packed sequences attend to each other"),
         ("total_train_epochs=0", "rejects these settings: total_train_epochs must be positive"),
         ("stats_logger.wandb.mode=on", "rejects these settings: Invalid wandb mode"),
         ("stats_logger.fileroot=/proc/none", r"cannot write the logs .* set cluster\.fileroot"),

@@ -89,6 +89,7 @@ def read_settings(arguments: Sequence[str]) -> TrainConfig:
             f"cannot write the logs of the run: {error}; set cluster.fileroot to another folder"
         ) from error
     _check_backends(settings)
+    _check_attention(settings)
     # Rejects invalid settings before AReaL starts.
     require_hosted_models(episode_config(settings.econfig.settings))
     return settings
@@ -108,6 +109,16 @@ def _check_backends(settings: TrainConfig) -> None:
         raise ConfigError(
             f"actor.use_lora=true needs an FSDP backend, Archon trains full weights only; write "
             f"{settings.actor.backend.replace('archon', 'fsdp')} for actor.backend"
+        )
+
+
+def _check_attention(settings: TrainConfig) -> None:
+    """AReaL packs the sequences of a micro-batch and gives no mask that separates them."""
+    actor = settings.actor
+    if actor.backend.startswith("fsdp") and actor.attn_impl in {"eager", "sdpa", "flex_attention"}:
+        raise ConfigError(
+            f"actor.attn_impl={actor.attn_impl} lets packed sequences attend to each other in "
+            "AReaL 1.0.4; leave it at flash_attention_2, which needs flash-attn"
         )
 
 
