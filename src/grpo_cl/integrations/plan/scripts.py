@@ -50,6 +50,7 @@ ENGINES: dict[str, Engine] = {
             'trainer.policy.model.path="$model"',
             "trainer.policy.optimizer_config.lr={learning_rate}",
             "trainer.resume_mode=null",
+            "trainer.ckpt_interval=-1",
             "trainer.hf_save_interval={steps}",
             'trainer.export_path="$out"',
             "generator.n_samples_per_prompt={samples}",
