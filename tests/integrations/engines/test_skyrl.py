@@ -261,6 +261,22 @@ def test_documented_command_has_batches_to_train_on(
         experiment.get_train_dataset()
 
 
+def test_documented_settings_for_one_gpu_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    training_table(tmp_path / "data", "--domains", "telecom")
+    text = DOCS.read_text()
+    (block,) = re.findall(r"```sh\n(VLLM_USE_FLASHINFER_SAMPLER=0 .*?)```", text, re.DOTALL)
+    words = shlex.split(block.replace("$PWD", str(tmp_path)).replace("\\\n", " "))
+    overrides = words[words.index("grpo_cl.integrations.skyrl") + 1 :]
+    contexts = re.findall(r"`(\S+ trainer\.max_prompt_length=\S+ \S+)`", text)
+    assert len(contexts) == 2
+    for context in contexts:
+        settings = load_settings([*overrides, *context.split()])
+        assert settings.generator.max_input_length + 256 in {8192, 16384}
+
+
 def test_overrides_set_skyrl_settings_and_ours() -> None:
     settings = read_settings(
         [
