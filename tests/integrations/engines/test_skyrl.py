@@ -18,11 +18,13 @@ skyrl_gym = pytest.importorskip("skyrl_gym", reason=WHY)
 pytest.importorskip("skyrl.train", reason=WHY)
 
 from ray import cloudpickle
+from skyrl.backends.skyrl_train.distributed import fsdp_strategy
 from skyrl.train.config.config import FSDPConfig
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.generators.base import TrajectoryID
 from skyrl.train.utils.trainer_utils import build_dataloader
 from torch import distributed
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -433,7 +435,7 @@ def test_trainer_starts_our_workers_with_fsdp() -> None:
 
 @pytest.fixture
 def process_group() -> Iterator[None]:
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
 
@@ -441,11 +443,12 @@ def process_group() -> Iterator[None]:
 @pytest.mark.usefixtures("process_group")
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_tied_embeddings_are_still_tied_when_the_model_is_sharded(is_tied: bool) -> None:
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=300, **SIZES, tie_word_embeddings=is_tied))
+    config = LlamaConfig(vocab_size=300, **SIZES, tie_word_embeddings=is_tied)
+    model: Any = LlamaForCausalLM(config)
     model.to("meta")  # as SkyRL does: the output layer gets a weight of its own
     assert model.lm_head.weight is not model.model.embed_tokens.weight
     mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",))
-    workers.fsdp_strategy.apply_fsdp2(model, {"mesh": mesh}, FSDPConfig())
+    fsdp_strategy.apply_fsdp2(model, {"mesh": mesh}, FSDPConfig())
     assert (model.lm_head.weight is model.model.embed_tokens.weight) == is_tied
 
 
