@@ -28,7 +28,7 @@ from inspect_ai.tool import ToolInfo
 from inspect_ai.util import JSONSchema
 from tenacity import RetryError
 
-from grpo_cl.errors import ConfigError
+from grpo_cl.errors import ConfigError, ModelCallError
 from grpo_cl.llm.prompt import Completion, Failure, GenerationParams, Prompt, ResponseSchema
 from grpo_cl.storage.redaction import hide
 from grpo_cl.types import Message, ToolCall, ToolSchema
@@ -65,6 +65,9 @@ _MALFORMED_REPLY = (ValueError, TypeError, LookupError, AttributeError)
 
 _CUT_OFF = ("max_tokens", "model_length")
 """Inspect's stop reasons of a truncated reply."""
+_REFUSED = ("model_length", "content_filter")
+"""Inspect's stop reasons of a request that the endpoint refuses, as one that exceeds the context of
+the model. The output has no usage, and the text of the error in place of a reply."""
 
 MAX_CONNECTIONS = 1024
 """Above any ``models.concurrency``, which is the limit that counts: it holds over all models."""
@@ -101,10 +104,15 @@ class InspectClient:
         messages = [ChatMessageSystem(content=prompt.system), *_messages(prompt.messages)]
         tools = _tools(prompt.tools)
         output = await self._model.generate(messages, tools=tools, config=config, cache=False)
+        choice = output.choices[0]
+        if output.usage is None and choice.stop_reason in _REFUSED:
+            raise ModelCallError(choice.message.text)
         return _completion(output)
 
     def failure(self, error: BaseException) -> Failure:
         """Classify an exception raised by ``generate``."""
+        if isinstance(error, ModelCallError):
+            return Failure(f"{error}"[:MAX_REASON_LENGTH], is_transient=False)
         # Inspect wraps the provider's exception, which has the details.
         if isinstance(error, (RetryError, RuntimeError)) and error.__cause__:
             error = error.__cause__

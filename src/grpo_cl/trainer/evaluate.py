@@ -103,5 +103,6 @@ def require_valid(scored: Sequence[ScoredTrajectory]) -> list[ScoredTrajectory]:
     reason = failed[-1].error if failed else scored[-1].reward.reason
     raise ModelCallError(
         f"none of {len(scored)} episodes could be played and judged to the end, the last because: "
-        f"{reason}. Fix the endpoint, then continue the run with --resume_from"
+        f"{reason and reason.rstrip('.')}. Fix the endpoint, or its model and URL in the settings, "
+        "then continue the run with --resume_from"
     )
