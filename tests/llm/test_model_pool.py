@@ -19,6 +19,7 @@ from grpo_cl.llm import (
 )
 from grpo_cl.llm.budget import BYTES_PER_TOKEN, Budget
 from grpo_cl.llm.json_replies import parse_json_object
+from grpo_cl.llm.model_use import CALL_COUNTS
 from grpo_cl.llm.prompt import Completion
 from grpo_cl.types import Message, ToolCall
 
@@ -122,6 +123,34 @@ def test_error_after_the_last_retry_names_the_failure():
         with pytest.raises(ModelCallError, match=r"failed 3 times.*made to fail with 500"):
             ask(open_model(models, server))
         assert ask(open_model(models, server)).retries == 0
+
+
+def test_calls_of_all_models_are_counted_with_their_failures(tmp_path: Path):
+    config = QUICK.model_copy(update={"cache_dir": tmp_path, "prices": {MODEL: (1.0, 10.0)}})
+    faults: list[Fault | None] = ["500", None, "429", "500", "500"]
+    with ChatServer(echo, faults) as server, ModelPool(config) as models:
+        model = open_model(models, server)
+        first = ask(model)  # retried once
+        assert ask(model).is_cached
+        with pytest.raises(ModelCallError):
+            ask(model, seed=8)  # fails three times
+        model.forget(first.digest)
+        taken = models.use.take()
+        assert models.use.take() == {}
+    counts = {name: taken[name] for name in CALL_COUNTS}
+    assert counts == {
+        "model_calls": 3.0,
+        "model_calls_cached": 1.0,
+        "model_calls_failed": 1.0,
+        "model_calls_rejected": 1.0,
+        "model_retries": 3.0,
+        "model_input_tokens": 4.0,
+        "model_output_tokens": 4.0,
+        "model_cost": pytest.approx((4 * 1.0 + 4 * 10.0) / 1000),
+    }
+    # No episode runs: all the time is that of a judge.
+    assert taken["scoring_wait_s"] == taken["policy_idle_s"] > 0.0
+    assert taken["user_wait_s"] == taken["episode_s"] == 0.0
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 from safetensors.torch import load_file
 from typing_extensions import override
 
+from chat_server import ChatServer
 from grpo_cl.algorithms import SequentialCL, TrainerView
 from grpo_cl.config import GRPOConfig
 from grpo_cl.errors import ConfigError
@@ -23,9 +24,11 @@ from grpo_cl.report import write_report
 from grpo_cl.runs.checkpoint_state import read_checkpoint_state
 from grpo_cl.runs.layout import RunDir
 from grpo_cl.runs.resume import resume_point
+from grpo_cl.storage.journal import read_journal
 from grpo_cl.trainer import GRPOTrainer
 from grpo_cl.trainer.run_log import Position
 from grpo_cl.types import Task, TrajectoryGroup
+from grpo_cl.users.base import STOP
 from parameters import mostly_slow
 from paths import SUPPORT
 from small_runs import HighTokenIdRewards, make_policy, small_config, small_trainer
@@ -347,6 +350,36 @@ class RecordedHooks(SequentialCL):
     @override
     def post_task_hook(self, trainer: TrainerView, domain: str) -> None:
         self.finished.append(domain)
+
+
+@pytest.mark.slow
+def test_run_with_a_hosted_user_counts_its_calls_and_the_time_it_waits(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOOPBACK_API_KEY", "any")
+    role = {"model": "openai-api/loopback/customer"}
+
+    def train(log_dir: Path) -> RunDir:
+        with ChatServer(lambda body: f"I need nothing. {STOP}") as server:
+            settings = {
+                "rollout": {"user": "llm", "prompt": "compact", "max_turns": 2},
+                "user": {**role, "base_url": server.url},
+                "models": {"cache_dir": None},
+                "task_order": ("mock",),
+            }
+            small_trainer(small_config(policy, log_dir, **settings)).train()
+        return RunDir(log_dir)
+
+    first, second = train(tmp_path / "first"), train(tmp_path / "second")
+    assert digest(first.metrics_journal) == digest(second.metrics_journal)
+    steps = [line for line in read_journal(first.times_journal) if line["kind"] == "train"]
+    assert [step["model_calls"] for step in steps] == [6.0, 6.0]  # 2 tasks, 3 episodes each
+    for step in steps:
+        assert 0 < step["policy_idle_s"] <= step["play_s"]
+        assert 0 < step["user_wait_s"] <= step["episode_s"] <= 6 * step["play_s"]
+        assert step["scoring_wait_s"] == step["model_calls_failed"] == 0.0
+    evaluated = [line for line in read_journal(first.times_journal) if line["kind"] == "eval"]
+    assert [line["model_calls"] for line in evaluated] == [2.0, 2.0]
 
 
 def test_training_until_a_position_stops_at_its_checkpoint_before_the_stage_hook(

@@ -1,3 +1,4 @@
+from grpo_cl.llm import ModelUse
 from grpo_cl.trainer.rollout_stats import RolloutStats
 from grpo_cl.types import (
     Message,
@@ -28,7 +29,7 @@ def trajectory(*, solo: bool) -> Trajectory:
 
 
 def test_counts_of_episodes_restart_when_they_are_taken() -> None:
-    stats = RolloutStats()
+    stats = RolloutStats(ModelUse())
     stats.add([trajectory(solo=False), trajectory(solo=False)])
     taken = stats.take()
     assert taken.pop("play_s") == 0.0
@@ -43,6 +44,6 @@ def test_counts_of_episodes_restart_when_they_are_taken() -> None:
 
 
 def test_solo_episodes_have_no_simulator_calls() -> None:
-    stats = RolloutStats()
+    stats = RolloutStats(ModelUse())
     stats.add([trajectory(solo=True)])
     assert stats.take()["simulator_calls"] == 0.0

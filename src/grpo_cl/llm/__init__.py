@@ -2,6 +2,7 @@
 
 from grpo_cl.llm.chat_session import ChatSession
 from grpo_cl.llm.model_pool import HostedModel, ModelPool
+from grpo_cl.llm.model_use import ModelUse
 from grpo_cl.llm.prompt import (
     ChatModel,
     Completion,
@@ -18,6 +19,7 @@ __all__ = [
     "GenerationParams",
     "HostedModel",
     "ModelPool",
+    "ModelUse",
     "Prompt",
     "Reply",
     "ResponseSchema",

@@ -17,6 +17,7 @@ from grpo_cl.config import ModelRole, ModelsConfig, hosted_model_name
 from grpo_cl.errors import ConfigError, ModelCallError
 from grpo_cl.llm.background_loop import BackgroundLoop
 from grpo_cl.llm.budget import Budget, with_usage
+from grpo_cl.llm.model_use import ModelUse
 from grpo_cl.llm.prompt import Client, Completion, Failure, GenerationParams, Prompt, Reply
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class ModelPool:
     def __init__(self, config: ModelsConfig) -> None:
         self.config = config
         self.budget = Budget(config)
+        self.use = ModelUse()
         self.cache = ReplyCache(config.cache_dir)
         self.rate_limiter = RateLimiter(config.concurrency, config.requests_per_minute)
         self._loop = BackgroundLoop()
@@ -97,6 +99,18 @@ class HostedModel:
 
         Raises ``ModelCallError`` if all attempts fail, ``BudgetError`` if the budget is exhausted.
         """
+        use = self._pool.use
+        try:
+            with use.call():
+                reply = await self._reply(prompt, seed)
+        except ModelCallError:
+            use.count("model_calls")
+            use.count("model_calls_failed")
+            raise
+        use.add(reply)
+        return reply
+
+    async def _reply(self, prompt: Prompt, seed: int) -> Reply:
         digest = prompt.digest(
             model=self._name, base_url=self._base_url, seed=seed, **self._params._asdict()
         )
@@ -107,6 +121,7 @@ class HostedModel:
 
     def forget(self, digest: str) -> None:
         """Drop a reply from the cache; the next same prompt is sent to the model."""
+        self._pool.use.count("model_calls_rejected")
         self._pool.cache.remove(digest)
 
     async def close(self) -> None:
@@ -127,6 +142,7 @@ class HostedModel:
                 self._raise_if_final(outcome, retries)
                 await asyncio.sleep(self._backoff_s(outcome, retries, digest))
                 retries += 1
+                pool.use.count("model_retries")
         completion = self._counted(prompt, outcome)
         cost = pool.budget.spend(self._name, completion)
         if completion.text and completion.broken is None:
@@ -162,11 +178,16 @@ class HostedModel:
                 "provider's key in its environment variable (docs/users.md)"
             )
         if not failure.is_transient:
-            raise ModelCallError(f"{self._name} cannot answer: {failure.reason}")
+            raise ModelCallError(f"{self._place} cannot answer: {failure.reason}")
         if retries >= self._pool.config.retries:
             raise ModelCallError(
-                f"{self._name} failed {retries + 1} times; last error: {failure.reason}"
+                f"{self._place} failed {retries + 1} times; last error: {failure.reason}"
             )
+
+    @property
+    def _place(self) -> str:
+        """The name in errors, with the endpoint if it was given."""
+        return f"{self._name} at {self._base_url}" if self._base_url else self._name
 
     def _backoff_s(self, failure: Failure, retries: int, digest: str) -> float:
         config = self._pool.config

@@ -15,9 +15,19 @@ _TRAIN = {
 TIMES = (
     *("step_s", "rollout_s", "update_s", "play_s"),
     *("peak_sample_mb", "peak_score_mb", "peak_update_mb"),
+    *("episode_s", "user_wait_s", "scoring_wait_s", "policy_idle_s"),
+    *("model_calls", "model_calls_cached", "model_calls_failed", "model_calls_rejected"),
+    *("model_retries", "model_input_tokens", "model_output_tokens", "model_cost"),
 )
-"""Wall times and peak memory, which differ between two runs of one seed."""
+"""Wall times, peak memory, and calls of hosted models, of which a second run of the seed finds some
+in the reply cache: these differ between two runs of one seed."""
 _TIMES = {"step_s": "train/step_time"}
+_RATIOS = {
+    "train/tokens_per_second": ("generated_tokens", "rollout_s"),
+    "train/user_wait_share": ("user_wait_s", "episode_s"),
+    "train/policy_idle_share": ("policy_idle_s", "step_s"),
+}
+"""Quotients of two metrics of a step."""
 _TRANSFER = {
     "average_performance": "cl/avg_acc",
     "backward_transfer": "cl/bwt",
@@ -42,14 +52,14 @@ def step_names(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def time_names(values: Mapping[str, Any]) -> dict[str, float]:
-    """The wall times and peaks of memory of a training step, and its tokens per second."""
+    """The metrics of a training step that are in ``TIMES``, and their ratios."""
     metrics = numbers(values)
     named = {
         _TIMES.get(name, f"train/{name}"): value for name, value in metrics.items() if name in TIMES
     }
-    if metrics.get("rollout_s") and "generated_tokens" in metrics:
-        rate = metrics["generated_tokens"] / metrics["rollout_s"]
-        named["train/tokens_per_second"] = rate
+    for name, (part, whole) in _RATIOS.items():
+        if part in metrics and metrics.get(whole):
+            named[name] = metrics[part] / metrics[whole]
     return named
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from grpo_cl.config import GRPOConfig
 from grpo_cl.envs.base import Domain
 from grpo_cl.errors import BudgetError, ConfigError
-from grpo_cl.llm import GenerationParams, HostedModel, ModelPool
+from grpo_cl.llm import GenerationParams, HostedModel, ModelPool, ModelUse
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.rewards.judge import LLMJudge
 from grpo_cl.rollout import Actor
@@ -65,6 +65,11 @@ class AuxiliaryModels:
     def open(self, model: str, params: GenerationParams, *, base_url: str | None) -> HostedModel:
         """One more model, within the same budget."""
         return self._models.open(model, params, base_url=base_url)
+
+    @property
+    def use(self) -> ModelUse:
+        """Calls of the models and waiting times."""
+        return self._models.use
 
     @property
     def spent(self) -> tuple[int, float]:

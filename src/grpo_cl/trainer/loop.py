@@ -132,7 +132,7 @@ class GRPOTrainer:
         self._steps_before = 0
         self._interruption = Interruption()
         self._ahead = RolloutsAhead()
-        self._stats = RolloutStats()
+        self._stats = RolloutStats(self.auxiliary_models.use)
         self.run_log = RunLog(
             config, self.tasks, is_main=self.policy.is_main, metrics=metrics, trackers=trackers
         )
@@ -254,7 +254,7 @@ class GRPOTrainer:
         """Draw the tasks of a step and push the weights; the result plays the episodes."""
         new_tasks = self.tasks.next_batch(domain, self._tasks_per_step)
         tasks = self.cl_algorithm.augment_batch(new_tasks, domain)
-        stats, is_ahead = RolloutStats(), step > self.global_step
+        stats, is_ahead = RolloutStats(self.auxiliary_models.use), step > self.global_step
         play = self._player(stats, temperature=self.config.temperature, is_shown=not is_ahead)
         self.policy.sync_weights()
 
@@ -294,7 +294,10 @@ class GRPOTrainer:
 
         async def one(task: Task, seed: int) -> Trajectory:
             domain, rollout = self.tasks.domains[task.domain], self.config.rollout
-            trajectory = await play_episode(actor, domain, task, rollout, seed=seed, models=users)
+            with stats.episode():
+                trajectory = await play_episode(
+                    actor, domain, task, rollout, seed=seed, models=users
+                )
             if is_shown:
                 self.run_log.episode_ended()
             return trajectory

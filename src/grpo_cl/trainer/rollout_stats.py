@@ -3,8 +3,9 @@
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
+from grpo_cl.llm import ModelUse
 from grpo_cl.types import Trajectory
 
 COUNTS = ("episodes", "turns", "tool_calls", "generated_tokens", "simulator_calls")
@@ -15,7 +16,8 @@ simulator."""
 class RolloutStats:
     """Counts since the last ``take``; groups replaced by resampling are included."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: ModelUse) -> None:
+        self._models = models
         self._counts: Counter[str] = Counter()
         self._seconds = 0.0
 
@@ -25,6 +27,10 @@ class RolloutStats:
         started = time.monotonic()
         yield
         self._seconds += time.monotonic() - started
+
+    def episode(self) -> AbstractContextManager[None]:
+        """A context in which one episode runs; waiting times refer to it."""
+        return self._models.episode()
 
     def add(self, trajectories: Sequence[Trajectory]) -> None:
         """Count some episodes."""
@@ -39,9 +45,10 @@ class RolloutStats:
             self._counts["simulator_calls"] += 0 if trajectory.solo else roles["user"]
 
     def take(self) -> dict[str, float]:
-        """The counts, and the seconds as ``play_s``; both restart at zero."""
+        """The counts, the seconds as ``play_s``, and the use of models; all restart at zero."""
         taken = {name: float(self._counts[name]) for name in COUNTS}
         taken["play_s"] = self._seconds
+        taken |= self._models.take()
         self._counts.clear()
         self._seconds = 0.0
         return taken

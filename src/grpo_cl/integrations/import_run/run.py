@@ -12,6 +12,7 @@ from grpo_cl.errors import ConfigError
 from grpo_cl.integrations.import_run.checkpoints import SavedModel, find_model
 from grpo_cl.integrations.import_run.rollouts import EpisodeReader, ImportedStep
 from grpo_cl.integrations.plan import EngineRun, Evaluation, PlannedRun, Stage, read_plan
+from grpo_cl.llm import ModelUse
 from grpo_cl.metrics.rmatrix import BASE
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.rewards.advantages import compute_advantages, has_signal, valid_rewards
@@ -128,7 +129,7 @@ def _step_metrics(imported: ImportedStep, config: GRPOConfig) -> dict[str, float
         return {"reward_mean": fmean(scores), "reward_max": max(scores)} if scores else {}
     advantages = [compute_advantages(group, group.training_rewards, config) for group in groups]
     flat = sum(not has_signal(group) for group in advantages)
-    stats = RolloutStats()
+    stats = RolloutStats(ModelUse())
     stats.add([episode for group in groups for episode in group.trajectories])
     counts = {name: value for name, value in stats.take().items() if name != "play_s"}
     return {**summarize(Batch(groups, 0), num_flat=flat), **counts}
