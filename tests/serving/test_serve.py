@@ -18,8 +18,10 @@ from typing_extensions import override
 from architectures import CONTEXT, built, llama, llama_with_adapter
 from grpo_cl.cli import main
 from grpo_cl.cli.serve import serving_config
+from grpo_cl.config import ModelsConfig
 from grpo_cl.envs.tasks import TaskDataLoader
-from grpo_cl.errors import ConfigError
+from grpo_cl.errors import ConfigError, ModelCallError
+from grpo_cl.llm import GenerationParams, ModelPool, Prompt
 from grpo_cl.policy.model.policy_model import PolicyModel
 from grpo_cl.policy.runtime import PolicyRuntime
 from grpo_cl.rollout import run_episodes
@@ -33,7 +35,7 @@ from grpo_cl.types import Message, ToolCall, Trajectory
 from sampling import forward_sizes, greedy
 from serving import MAX_BODY, Served, served, word_policy
 from small_runs import make_policy, small_config
-from tiny_policies import load, perturb, save_model
+from tiny_policies import config, load, perturb, save_model
 from word_chat import WordChat
 
 USER = {"role": "user", "content": "hello"}
@@ -80,7 +82,8 @@ def test_completion_of_token_ids_returns_ids_and_logprobs():
         returned = [choice["prompt_logprobs"][n][str(n + 1)]["logprob"] for n in (1, 2)]
         returned += choice["logprobs"]["token_logprobs"]
         assert returned == pytest.approx(scored, abs=1e-4)
-        assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
+        counts = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
+        assert answer["usage"] == {**counts, "prompt_tokens_details": {"cached_tokens": 0}}
 
 
 def test_continued_prompt_is_prefilled_from_the_cached_sequence():
@@ -95,6 +98,26 @@ def test_continued_prompt_is_prefilled_from_the_cached_sequence():
         sizes.clear()
         completed(server, [*prompt, *reply, 7, 7, 7], max_tokens=2)
         assert sizes == [45, 1, 1]
+
+
+def test_usage_has_the_prompt_tokens_that_were_cached():
+    with word_server() as (server, _):
+
+        def cached(prompt: Sequence[int]) -> tuple[int, list[int]]:
+            body = {"prompt": prompt, "max_tokens": 3, "temperature": 0, "return_token_ids": True}
+            answer = post(server, "/v1/completions", {**body, "ignore_eos": True}).json()
+            count = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+            return count, answer["choices"][0]["token_ids"]
+
+        prompt = [n % 50 for n in range(40)]
+        count, reply = cached(prompt)
+        assert count == 0
+        # The last sampled token was never read.
+        assert cached([*prompt, *reply, 7, 7, 7])[0] == len(prompt) + len(reply) - 1
+        # Another conversation with the same beginning copies it.
+        assert cached([*prompt[:36], 9, 9, 9])[0] == 36
+        post(server, "/reset_prefix_cache")
+        assert cached(prompt)[0] == 0
 
 
 def test_idle_sequences_are_evicted_for_new_ones():
@@ -388,7 +411,7 @@ def test_adapters_are_served_beside_the_policy_and_replaced_in_place(tmp_path: P
 def test_tool_calls_have_the_openai_format():
     call = ToolCall(id="call_1", name="get", arguments={"id": "x"})
     message = Message(role="assistant", tool_calls=(call,))
-    reply = GeneratedReply("m", 0, [1], [2], [-0.5], "stop", has_ids=True, has_logprobs=True)
+    reply = GeneratedReply("m", 0, [1], [2], [-0.5], "stop", 0, has_ids=True, has_logprobs=True)
     (choice,) = chat_response(reply, message, lambda ids: "w")["choices"]
     assert choice["finish_reason"] == "tool_calls"
     (returned,) = choice["message"]["tool_calls"]
@@ -432,6 +455,67 @@ def test_invalid_chat_returns_an_error_message(messages: Any, message: str):
         answer = post(server, "/v1/chat/completions", {"messages": messages})
         assert answer.status_code == 400
         assert message in error_message(answer)
+
+
+def test_chat_with_a_response_format_is_json_of_the_schema(tmp_path: Path):
+    policy, settings = load(save_model(tmp_path)), config(tmp_path)
+    schema = {"type": "object", "properties": {"fits": {"type": "boolean"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "check", "schema": schema}}
+    body = {"messages": [{"role": "user", "content": "?"}], "temperature": 1.0, "max_tokens": 40}
+    with served(policy, settings) as server:
+
+        def chat(seed: int, **options: Any) -> httpx.Response:
+            return post(server, "/v1/chat/completions", {**body, "seed": seed, **options})
+
+        replies = [chat(seed, response_format=form).json()["choices"][0] for seed in range(8)]
+        texts = [reply["message"]["content"] for reply in replies]
+        assert {json.loads(text)["fits"] for text in texts} == {True, False}
+        assert {reply["finish_reason"] for reply in replies} == {"stop"}
+        free = chat(0).json()["choices"][0]["message"]["content"]
+        assert chat(0, response_format={"type": "text"}).json()["choices"][0]["message"] == {
+            "role": "assistant",
+            "content": free,
+        }
+
+
+def test_prompt_beyond_the_context_is_a_failed_call_and_no_reply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("LOOPBACK_API_KEY", "any")
+    prompt = Prompt("x" * 200, [Message(role="user", content="hello")])
+    with (
+        served(load(save_model(tmp_path)), config(tmp_path)) as server,
+        ModelPool(ModelsConfig(cache_dir=None)) as models,
+    ):
+        url = f"{server.url}/v1"
+        model = models.open("openai-api/loopback/policy", GenerationParams(0.0, 8), base_url=url)
+        with pytest.raises(
+            ModelCallError, match=f"at {url} cannot answer: the prompt has .* of 64"
+        ):
+            asyncio.run(model.reply(prompt, seed=0))
+        assert models.budget.tokens == 0
+        assert models.use.take()["model_calls_failed"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "message"),
+    [
+        ("chat/completions", {"type": "json_object"}, "response_format.type: "),
+        ("chat/completions", {"type": "json_schema"}, "has a field json_schema"),
+        (
+            "chat/completions",
+            {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}},
+            "type None",
+        ),
+        ("completions", {"type": "json_schema"}, "response_format: Input should be None"),
+    ],
+)
+def test_response_format_that_is_not_served_is_refused(path: str, form: Any, message: str):
+    with word_server() as (server, _):
+        body = {"messages": [USER], "prompt": [1], "response_format": form}
+        answer = post(server, f"/v1/{path}", body)
+    assert answer.status_code == 400
+    assert message in error_message(answer)
 
 
 def contents(trajectory: Trajectory) -> list[Any]:

@@ -11,7 +11,11 @@ from grpo_cl.errors import ContextFullError
 from grpo_cl.llm.background_loop import BackgroundLoop
 from grpo_cl.policy.inference.adapter_pool import AdapterPool
 from grpo_cl.policy.inference.policy_agent import RequestQueue
-from grpo_cl.policy.inference.sampler import GenerationRequest, TokenCompletion
+from grpo_cl.policy.inference.sampler import (
+    GenerationRequest,
+    TokenCompletion,
+    TokenConstraint,
+)
 from grpo_cl.policy.inference.transformers_sampler import TransformersSampler
 from grpo_cl.serving.pause_gate import PauseGate
 from grpo_cl.serving.requests import RequestError
@@ -31,6 +35,7 @@ class GenerationPrompt(NamedTuple):
     top_p: float
     stop_ids: tuple[int, ...]
     seed: int
+    constraint: TokenConstraint | None = None
 
 
 class _AdapterSampler(TransformersSampler):
@@ -72,6 +77,7 @@ class SequenceCache:
             top_p=prompt.top_p,
             stop_ids=prompt.stop_ids,
             seed=prompt.seed,
+            constraint=prompt.constraint,
         )
         self._num_running += 1
         is_finished = False

@@ -45,7 +45,6 @@ _NO_EFFECT: Mapping[str, Sequence[object]] = {
     "min_p": (None, 0),
     "min_tokens": (None, 0),
     "top_logprobs": (None, 0),
-    "response_format": (None, {"type": "text"}),
     "tool_choice": (None, "auto", "none"),
 }
 """Unsupported fields, and their values that have no effect and are accepted."""
@@ -123,6 +122,7 @@ class CompletionRequest(BaseModel):
 class TextCompletionRequest(CompletionRequest):
     """The body of ``/v1/completions``."""
 
+    response_format: None = None
     prompt: str | _Items[int] | _Items[_Items[int]]
     logprobs: Annotated[int, Field(ge=0, le=1)] | None = None
     """0 and 1 both return the log-probs of the sampled tokens only."""
@@ -182,6 +182,30 @@ class RequestTool(BaseModel):
     function: Annotated[dict[str, Any], AfterValidator(_check_function)]
 
 
+class _JsonSchema(BaseModel):
+    name: str = ""
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class ResponseFormat(BaseModel):
+    """The form of a reply."""
+
+    type: Literal["text", "json_schema"]
+    json_schema: _JsonSchema | None = None
+
+    @property
+    def schema_of_reply(self) -> dict[str, Any] | None:
+        """The JSON schema of the reply; None for text."""
+        if self.type == "text":
+            return None
+        if self.json_schema is None:
+            raise RequestError(
+                "response_format of type json_schema has a field json_schema with the schema",
+                param="response_format",
+            )
+        return self.json_schema.schema_
+
+
 class ChatCompletionRequest(CompletionRequest):
     """The body of ``/v1/chat/completions``."""
 
@@ -189,6 +213,7 @@ class ChatCompletionRequest(CompletionRequest):
     tools: _Items[RequestTool] | None = None
     tool_choice: str | None = None
     logprobs: bool | None = None
+    response_format: ResponseFormat | None = None
 
 
 class ReloadKwargs(BaseModel):

@@ -20,6 +20,8 @@ class GeneratedReply(NamedTuple):
     ids: Sequence[int]
     logprobs: Sequence[float]
     finish_reason: str
+    num_cached: int
+    """Prompt tokens that were in the KV cache."""
     has_ids: bool
     has_logprobs: bool
 
@@ -108,6 +110,7 @@ def _envelope(reply: GeneratedReply, prefix: str, kind: str) -> dict[str, Any]:
             "prompt_tokens": num_prompt,
             "completion_tokens": num_completion,
             "total_tokens": num_prompt + num_completion,
+            "prompt_tokens_details": {"cached_tokens": reply.num_cached},
         },
     }
 

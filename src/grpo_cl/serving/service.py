@@ -1,9 +1,10 @@
 """The completion endpoints: request to prompt, generation, response."""
 
 import asyncio
+import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from random import Random
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from grpo_cl.serving.responses import (
     text_response,
     with_unique_call_ids,
 )
+from grpo_cl.serving.structured_outputs import SchemaConstraint, schema_pattern
 from grpo_cl.types import Message, ToolCall
 
 T = TypeVar("T")
@@ -87,8 +89,27 @@ class Service:
     def _chat_prompt(self, request: ChatCompletionRequest) -> tuple[ChatHistory, GenerationPrompt]:
         self.worker.weights.require(self._model_name(request))
         chat = read_chat(request)
+        constraint = self._constraint(request)
         ids = self._chats.prompt(chat)
-        return chat, self._prompt(request, ids, self._model.chat.stop_ids)
+        prompt = self._prompt(request, ids, self._model.chat.stop_ids)
+        return chat, prompt._replace(constraint=constraint)
+
+    def _constraint(self, request: ChatCompletionRequest) -> SchemaConstraint | None:
+        """What the reply's tokens are restricted to by ``response_format``."""
+        schema = request.response_format and request.response_format.schema_of_reply
+        if schema is None:
+            return None
+        pattern = schema_pattern(schema)
+        stop_ids = (*self._model.chat.stop_ids, *(request.stop_token_ids or ()))
+        return SchemaConstraint(pattern, self._decode_text, stop_ids)
+
+    @cached_property
+    def _decode_text(self) -> Callable[[Sequence[int]], str]:
+        """Decodes without special tokens in the worker's thread, with a tokenizer of its own."""
+        tokenizer = copy.deepcopy(self._model.tokenizer)
+        return partial(
+            tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
 
     def _text_response(
         self,
@@ -205,6 +226,7 @@ class Service:
             ids=completion.ids,
             logprobs=completion.logprobs,
             finish_reason=completion.reason,
+            num_cached=completion.num_cached,
             has_ids=request.return_token_ids,
             has_logprobs=has_logprobs,
         )

@@ -7,7 +7,7 @@ Shapes: B rows (replies), V vocabulary.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from grpo_cl.policy.inference.cuda_graphs import DecodeGraph, DecodeGraphSize, D
 from grpo_cl.policy.inference.fused_decode import FusedDecoder, make_fused_decoder
 from grpo_cl.policy.inference.model_runner import Chunk, ModelRunner
 from grpo_cl.policy.inference.prefill_graphs import PrefillGraph, PrefillGraphSize, token_columns
-from grpo_cl.policy.inference.token_sampling import SampleParams, sample
+from grpo_cl.policy.inference.token_sampling import SampleParams, constrain, sample
 from grpo_cl.policy.kernels.prefix_view import PrefixRef
 from grpo_cl.policy.model.logprobs import causal_model
 
@@ -58,7 +58,18 @@ class EagerDecoder:
         self, chunks: Sequence[Chunk], params: Sequence[Sequence[SampleParams]]
     ) -> DecodeResult:
         """Sample the token after each chunk of one token; ``params`` has ``steps`` per row."""
+        return self.decode_constrained(chunks, params, {})
+
+    def decode_constrained(
+        self,
+        chunks: Sequence[Chunk],
+        params: Sequence[Sequence[SampleParams]],
+        constraints: Mapping[int, Callable[[Sequence[int]], Sequence[int]]],
+    ) -> DecodeResult:
+        """The same with the rows of ``constraints`` restricted to the tokens that they return."""
         logits_BV = self._runner.append(chunks)
+        for row, allow in constraints.items():
+            logits_BV[row] = constrain(logits_BV[row], allow)
         return DecodeResult(sample(logits_BV, [first for first, *_ in params])[:, None])
 
 

@@ -35,6 +35,8 @@ class PrefixCache:
         self._runner = runner
         self._prefixes: list[list[int]] = []
         self._is_supported: bool | None = None
+        self.num_prefilled = 0
+        """Tokens that were prefilled as prefixes."""
 
     def clear(self) -> None:
         """Drop all prefixes."""
@@ -63,6 +65,7 @@ class PrefixCache:
             free = self._free_slot(in_use)
             if free is not None:
                 self._runner.prefill_prefix(free, list(ids))
+                self.num_prefilled += len(ids)
                 self._prefixes[free : free + 1] = [list(ids)]
                 return PrefixRef(free, len(ids))
         return best if best.length >= MIN_PREFIX else NO_PREFIX

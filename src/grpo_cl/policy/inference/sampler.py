@@ -5,11 +5,15 @@ and asks for a completion. A sampler keeps the state of a sequence until it is r
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, Protocol
 
 from grpo_cl.errors import ContextFullError
+
+TokenConstraint = Callable[[Sequence[int], Sequence[int]], Sequence[int]]
+"""Maps the tokens of a completion so far and candidates for its next token to those candidates that
+may follow."""
 
 
 class GenerationRequest(NamedTuple):
@@ -26,6 +30,9 @@ class GenerationRequest(NamedTuple):
     """Any of these ends the completion and is its last token."""
     seed: int
     """Token n of the completion uses random number n of this seed, whatever the batch holds."""
+    constraint: TokenConstraint | None = None
+    """Restricts the completion's tokens; only a ``TransformersSampler`` without CUDA graphs
+    applies it."""
 
 
 class TokenCompletion(NamedTuple):
@@ -37,6 +44,9 @@ class TokenCompletion(NamedTuple):
     """Log-probs of the ids at the request's temperature over the full vocabulary, before ``top_p``
     filtering, as a trainer computes them. Greedy completions report temperature 1."""
     reason: Literal["stop", "length"]
+    num_cached: int = 0
+    """Tokens before the completion that were in the KV cache already; 0 if the backend does not
+    say."""
 
 
 class Sampler(Protocol):

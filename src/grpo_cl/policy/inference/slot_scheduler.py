@@ -27,6 +27,8 @@ class SequenceState:
     num_cached: int = 0
     """Ids whose keys and values are cached, in the shared prefix and in the slot."""
     last_used: int = 0
+    num_prefilled: int = 0
+    """Ids that were prefilled since the request, those of a new shared prefix included."""
 
     @property
     def is_running(self) -> bool:

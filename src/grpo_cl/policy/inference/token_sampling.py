@@ -4,13 +4,16 @@ Shapes: B rows, V vocabulary.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from grpo_cl.errors import TrainingError
+
+CANDIDATES = 64
+"""Tokens that a constraint is asked about at once."""
 
 
 class SampleParams(NamedTuple):
@@ -38,6 +41,25 @@ def sample(logits_BV: Tensor, params: Sequence[SampleParams]) -> Tensor:
     uniforms_B1, temperatures_B1, top_ps_B1 = columns.unbind(1)
     has_top_p = any(row.top_p < 1 for row in params)
     return sample_rows(logits_BV, uniforms_B1, temperatures_B1, top_ps_B1 if has_top_p else None)
+
+
+def constrain(logits_V: Tensor, allow: Callable[[Sequence[int]], Sequence[int]]) -> Tensor:
+    """The logits with those of other tokens at minus infinity.
+
+    ``allow`` is asked about the most likely tokens first, ``CANDIDATES`` at a time, and no further
+    after those of which it returns any. Without a token that is allowed all stay.
+    """
+    most_likely = logits_V.topk(min(CANDIDATES, len(logits_V))).indices.tolist()
+    allowed = allow(most_likely)
+    if not allowed:  # seldom: the whole vocabulary takes milliseconds to sort
+        order = logits_V.argsort(descending=True, stable=True).tolist()
+        parts = (order[start : start + CANDIDATES] for start in range(0, len(order), CANDIDATES))
+        allowed = next(filter(None, map(allow, parts)), ())
+    if not allowed:
+        return logits_V
+    constrained_V = torch.full_like(logits_V, -math.inf)
+    constrained_V[list(allowed)] = logits_V[list(allowed)]
+    return constrained_V
 
 
 def to_sampled_tokens(pairs: Sequence[Sequence[float]]) -> list[SampledToken]:

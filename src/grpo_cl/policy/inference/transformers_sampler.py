@@ -4,6 +4,7 @@ Shapes: B sequences being decoded.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -150,6 +151,7 @@ class TransformersSampler(DeferredRelease):
         check_prompt_length(name, start, self.context)
         state.ids += request.append
         state.is_waiting = True
+        state.num_prefilled = 0
         self._sequences[name] = state
         self._replies[name] = _Reply(request, start, Random(request.seed), [])
 
@@ -167,7 +169,9 @@ class TransformersSampler(DeferredRelease):
         """Let new sequences with a long prompt start from a cached prefix."""
         in_use = {state.prefix.slot for state in self._sequences.values()}
         for state in new:
+            num_before = self._prefix_cache.num_prefilled
             state.prefix = self._prefix_cache.find_or_prefill(state.ids, in_use)
+            state.num_prefilled += self._prefix_cache.num_prefilled - num_before
             state.num_cached = state.prefix.length
             in_use.add(state.prefix.slot)
 
@@ -175,6 +179,7 @@ class TransformersSampler(DeferredRelease):
         """Prefill all tokens but the last; large batches hold prompts of similar length only."""
         if self._decoder.prefill([state.next_chunk(state.num_to_prefill) for state in leaders]):
             for state in leaders:
+                state.num_prefilled += state.num_to_prefill
                 state.num_cached += state.num_to_prefill
             return
         while unread := sorted(
@@ -190,6 +195,7 @@ class TransformersSampler(DeferredRelease):
             chunks = [state.next_chunk(min(width, state.num_to_prefill)) for state in batch]
             self._runner.append(chunks)
             for state, chunk in zip(batch, chunks, strict=True):
+                state.num_prefilled += len(chunk.ids)
                 state.num_cached += len(chunk.ids)
 
     def _launch(self) -> _InFlightStep | None:
@@ -204,9 +210,16 @@ class TransformersSampler(DeferredRelease):
         self._prefill(running)
         rows = [(state, self._replies[state.id]) for state in running]
         params = [reply.sample_params(self._decoder.steps) for _, reply in rows]
-        return _InFlightStep(
-            self._decoder.decode([state.next_chunk(1) for state in running], params), rows
-        )
+        chunks = [state.next_chunk(1) for state in running]
+        constraints = {
+            row: partial(reply.request.constraint, state.ids[reply.start :])
+            for row, (state, reply) in enumerate(rows)
+            if reply.request.constraint is not None
+        }
+        if not constraints:
+            return _InFlightStep(self._decoder.decode(chunks, params), rows)
+        assert isinstance(self._decoder, EagerDecoder), "graphs sample without the host"
+        return _InFlightStep(self._decoder.decode_constrained(chunks, params, constraints), rows)
 
     def _collect(self, step: _InFlightStep) -> list[TokenCompletion]:
         """Append the tokens of a step while the next one runs; returns finished completions."""
@@ -264,4 +277,9 @@ class TransformersSampler(DeferredRelease):
         state.is_waiting = False
         del self._replies[state.id]
         reason = "stop" if has_stopped else "length"
-        return [TokenCompletion(request.id, ids[reply.start :], reply.logprobs, reason)]
+        # The last token before the reply is always read anew, by the first decode step.
+        num_cached = max(0, reply.start - 1 - state.num_prefilled)
+        completion = TokenCompletion(
+            request.id, ids[reply.start :], reply.logprobs, reason, num_cached
+        )
+        return [completion]
