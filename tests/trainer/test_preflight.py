@@ -17,6 +17,7 @@ from grpo_cl.policy.model.policy_model import PolicyModel, PromptFormat
 from grpo_cl.rollout import known_opening
 from grpo_cl.trainer import GRPOTrainer
 from grpo_cl.trainer.preflight import check_prompts, check_training, warn_of_limits
+from grpo_cl.types import EvaluationCriteria, RewardType
 from toy_runs import toy_config
 
 TOY = "--model_name_or_path tabular --task_order toy_left toy_right --max_new_tokens 1"
@@ -184,4 +185,20 @@ def test_limits_that_work_otherwise_than_their_names_say_are_a_warning(
     with caplog.at_level(logging.WARNING):
         config = toy_config(tmp_path, max_tasks_per_domain=2, evaluation={"max_tasks": 2})
         warn_of_limits(config, TaskDataLoader(config))
+    assert not caplog.records
+
+
+def test_a_judge_that_no_task_needs_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = toy_config(tmp_path, judge={"model": "mockllm/model"})
+    warn_of_limits(config, TaskDataLoader(config))
+    assert "judge.model='mockllm/model' is never called: the reward of no task" in caplog.text
+    caplog.clear()
+    loader = TaskDataLoader(config)
+    tasks = loader.train_tasks("toy_left")
+    basis = (RewardType.DB, RewardType.NL_ASSERTION)
+    criteria = EvaluationCriteria(nl_assertions=("It is polite.",), reward_basis=basis)
+    tasks[0] = tasks[0].model_copy(update={"evaluation_criteria": criteria})
+    warn_of_limits(config, loader)
     assert not caplog.records

@@ -4,7 +4,7 @@ import asyncio
 import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cached_property
 from random import Random
 from typing import Any, TypeVar
 
@@ -107,9 +107,14 @@ class Service:
     def _decode_text(self) -> Callable[[Sequence[int]], str]:
         """Decodes without special tokens in the worker's thread, with a tokenizer of its own."""
         tokenizer = copy.deepcopy(self._model.tokenizer)
-        return partial(
-            tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+
+        def decode(ids: Sequence[int]) -> str:
+            text = tokenizer.decode(
+                list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+            return str(text)
+
+        return decode
 
     def _text_response(
         self,

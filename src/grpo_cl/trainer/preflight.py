@@ -13,7 +13,7 @@ from grpo_cl.metrics.experiment_trackers import require_trackers
 from grpo_cl.rewards import find_shaping
 from grpo_cl.rollout import MIN_REPLY, Opening, Scene, known_opening
 from grpo_cl.trainer.auxiliary_models import require_models
-from grpo_cl.types import Message, Task
+from grpo_cl.types import Message, RewardType, Task
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,25 @@ def warn_of_limits(config: GRPOConfig, tasks: TaskDataLoader) -> None:
             "evaluation.max_tasks limits",
             *(limit, sum(counts)),
         )
+    if config.judge.model is not None and not _has_judged_tasks(config, tasks):
+        logger.warning(
+            "judge.model=%r is never called: the reward of no task of %s has natural-language "
+            "assertions; leave it out, or give tasks that have some with tau2_data_dir",
+            *(config.judge.model, ", ".join(config.task_order)),
+        )
+
+
+def _has_judged_tasks(config: GRPOConfig, tasks: TaskDataLoader) -> bool:
+    played = (
+        task
+        for domain in config.task_order
+        for task in (*tasks.train_tasks(domain), *tasks.evaluation_tasks(domain))
+    )
+    criteria = (task.evaluation_criteria for task in played)
+    return config.reward.basis == "tau2" and any(
+        found is not None and RewardType.NL_ASSERTION in found.reward_basis and found.nl_assertions
+        for found in criteria
+    )
 
 
 def check_prompts(
