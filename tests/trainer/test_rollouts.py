@@ -130,6 +130,7 @@ def tokens(run: RunDir) -> list[list[list[int]]]:
     return [steps[step] for step in sorted(steps)]
 
 
+@pytest.mark.slow
 def test_each_step_but_the_first_has_episodes_of_the_weights_before_the_last_update(
     runs: Runs, stale: RunDir
 ) -> None:
