@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ skyrl_gym = pytest.importorskip("skyrl_gym", reason=WHY)
 pytest.importorskip("skyrl.train", reason=WHY)
 
 from ray import cloudpickle
-from skyrl.backends.skyrl_train.distributed import fsdp_strategy
 from skyrl.train.config.config import FSDPConfig
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.generators.base import TrajectoryID
@@ -448,7 +448,9 @@ def test_tied_embeddings_are_still_tied_when_the_model_is_sharded(is_tied: bool)
     model.to("meta")  # as SkyRL does: the output layer gets a weight of its own
     assert model.lm_head.weight is not model.model.embed_tokens.weight
     mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",))
-    fsdp_strategy.apply_fsdp2(model, {"mesh": mesh}, FSDPConfig())
+    # Without flash-attn it is importable only after the adapter's workers.
+    sharding = import_module("skyrl.backends.skyrl_train.distributed.fsdp_strategy")
+    sharding.apply_fsdp2(model, {"mesh": mesh}, FSDPConfig())
     assert (model.lm_head.weight is model.model.embed_tokens.weight) == is_tied
 
 
