@@ -20,7 +20,6 @@ import asyncio
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -46,6 +45,7 @@ from grpo_cl.trainer import GRPOTrainer
 from grpo_cl.types import Message
 from grpo_cl.users import STRATEGIES
 from grpo_cl.users.llm.prompts import user_system_prompt
+from served_model import served_model
 
 JUDGE, CALLS = "judge", "calls"
 KINDS = (*STRATEGIES, JUDGE, CALLS)
@@ -135,18 +135,8 @@ def _server(arguments: argparse.Namespace) -> Generator[Server]:
         yield Server(arguments.base_url.rstrip("/"), arguments.customer)
         return
     options = ("--model_dtype", arguments.dtype, f"--sampling.max_context={arguments.context}")
-    command = [sys.executable, "-m", "grpo_cl", "serve", arguments.customer, "--port", "0"]
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        announced = process.stdout.readline().strip()
-        if not announced:
-            sys.exit(f"the server ended with status {process.wait()}; its messages are above")
-        name, url = announced.split(" is at ")
-        yield Server(url, name)
-    finally:
-        process.terminate()
-        process.wait()
+    with served_model(arguments.customer, *options) as served:
+        yield Server(*served)
 
 
 def run_config(

@@ -10,11 +10,10 @@ everything done before the next step, and with fsync, checksums and rename in a 
 """
 
 import argparse
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -29,27 +28,10 @@ from grpo_cl.runs.checkpoints import CheckpointPublisher, draft_checkpoint, save
 from grpo_cl.runs.layout import RunDir
 from grpo_cl.storage.journal import read_journal
 from grpo_cl.trainer import GRPOTrainer
+from served_model import served_model
 
 TENSORS = 64
 """Tensors of a file of a checkpoint."""
-
-
-@contextmanager
-def server(model: str, folder: Path) -> Generator[str]:
-    """The URL of ``grpo-cl serve``, which may load weights from ``folder``."""
-    command = [sys.executable, "-m", "grpo_cl", "serve", model, "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "--weights_dir", str(folder)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if "http" not in line:
-            sys.exit(f"no server for {model}; its error is above")
-        yield line.split()[-1].removesuffix("/v1")
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def spread(values: Sequence[float]) -> str:
@@ -61,7 +43,11 @@ def rollouts(arguments: argparse.Namespace, settings: list[str]) -> None:
     """Print the times of the steps but the first, which is on-policy, and what was learned."""
     rows: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
     gains: dict[int, list[float]] = {0: [], 1: []}
-    with TemporaryDirectory() as folder, server(arguments.model, Path(folder)) as url:
+    with (
+        TemporaryDirectory() as folder,
+        served_model(arguments.model, "--weights_dir", folder) as server,
+    ):
+        url = server.url.removesuffix("/v1")
         for seed in range(arguments.seeds):
             for staleness in rows:
                 base = {
