@@ -106,6 +106,11 @@ def add_sft(parser: Parser) -> None:
         help="tasks per domain: one value, or one for each domain; default: 1000",
     )
     parser.add(
+        "--own",
+        type=values.count,
+        help="demonstrations of each domain's own training tasks besides; default: 0",
+    )
+    parser.add(
         "--fresh",
         action="store_true",
         help="new tasks in every batch; the values of --count are the ratio of the domains",

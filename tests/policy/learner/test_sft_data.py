@@ -12,6 +12,7 @@ from grpo_cl.cli.options import read_config
 from grpo_cl.cli.sft import sft_config
 from grpo_cl.config import GRPOConfig
 from grpo_cl.config.sft import SFTOptions, SFTSettings
+from grpo_cl.envs import load_domain
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy.chat.chat import chat_for
 from grpo_cl.policy.learner.sft_data import (
@@ -55,6 +56,29 @@ def test_demonstrations_have_the_difficulty_of_the_config_by_default() -> None:
         ("airline", 0.5),
         ("retail", 0.5),
     ]
+
+
+def test_own_tasks_are_demonstrated_beside_those_of_every_difficulty() -> None:
+    options = SFTOptions(domain=("airline", "telecom"), count=(9,), own=4, difficulty=(0.0, 0.5))
+    specs = demonstration_specs(SFTSettings(options=options, config=GRPOConfig()))
+    assert [(spec.domain, spec.num_tasks) for spec in specs if spec.own] == [
+        ("airline", 4),
+        ("telecom", 4),
+    ]
+    assert [spec.num_tasks for spec in specs if not spec.own] == [9] * 4
+
+
+def test_demonstrations_of_own_tasks_are_of_training_tasks() -> None:
+    train = set(load_domain("telecom").splits["train"])
+    spec = compact_spec("telecom", 12)._replace(own=True)
+    found = [example.scene.task.id for example in generate_examples(spec)]
+    assert len(found) == 12
+    assert set(found) <= train
+    assert found == [example.scene.task.id for example in generate_examples(spec)]
+    others = generate_examples(spec._replace(seed=1))
+    assert found != [example.scene.task.id for example in others]
+    with pytest.raises(ConfigError, match="only 0 of 1 own tasks of telecom have a demonstration"):
+        fresh_batch([spec], 0, size=1, context=20)
 
 
 def test_wrong_number_of_counts_is_an_error_before_any_work(

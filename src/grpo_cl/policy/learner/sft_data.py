@@ -12,12 +12,13 @@ from typing import NamedTuple, Protocol
 
 from grpo_cl.config import GRPOConfig
 from grpo_cl.config.sft import SFTSettings
-from grpo_cl.envs import load_domain
+from grpo_cl.envs import Domain, load_domain
+from grpo_cl.envs.tasks import own_tasks
 from grpo_cl.errors import ConfigError
 from grpo_cl.rollout import Scene, system_prompt
 from grpo_cl.rollout.demonstrations import Example, agent_turns, demonstrate
 from grpo_cl.storage.parent_process import exit_with_parent
-from grpo_cl.types import Message, TokenTrace
+from grpo_cl.types import Message, Task, TokenTrace
 
 CHUNK = 250
 """Tasks per job of a worker process."""
@@ -39,6 +40,8 @@ class DemonstrationSpec(NamedTuple):
     """Fraction of demonstrations with an injected error."""
     config: GRPOConfig = GRPOConfig()
     """Configures the domain, and names the model whose tokenizer is used."""
+    own: bool = False
+    """Whether the domain's own training tasks are drawn, with replacement, instead of generated."""
 
 
 class ChatEncoder(Protocol):
@@ -58,10 +61,10 @@ class ChatEncoder(Protocol):
 
 
 def demonstration_specs(settings: SFTSettings) -> list[DemonstrationSpec]:
-    """The demonstrations of a fine-tuning, by difficulty and domain."""
+    """The demonstrations of a fine-tuning, by difficulty and domain, those of own tasks last."""
     options, config = settings.options, settings.config
     levels: Sequence[float | None] = options.difficulty or (None,)
-    return [
+    generated = [
         DemonstrationSpec(
             domain,
             options.seed,
@@ -74,14 +77,16 @@ def demonstration_specs(settings: SFTSettings) -> list[DemonstrationSpec]:
         for level in levels
         for domain, count in zip(options.domain, options.counts, strict=True)
     ]
+    if not options.own:
+        return generated
+    own = [spec._replace(num_tasks=options.own, own=True) for spec in generated]
+    return [*generated, *own[: len(options.domain)]]
 
 
 def generate_examples(spec: DemonstrationSpec) -> list[Example]:
     """The demonstrations of a spec; tasks without a scripted demonstration are left out."""
     domain = load_domain(spec.domain).configured(spec.config)
-    tasks = domain.generate(
-        seed=spec.seed, count=spec.num_tasks, split="train", difficulty=spec.difficulty
-    )
+    tasks = _own_tasks(domain, spec) if spec.own else _generated_tasks(domain, spec)
     examples: list[Example] = []
     rng = Random(f"{spec.seed}/mistakes")
     for task in map(domain.demonstration_task, tasks):
@@ -95,6 +100,17 @@ def generate_examples(spec: DemonstrationSpec) -> list[Example]:
                 Example(Scene(task, system, tools, solo=solo, seed=0), agent_turns(solved))
             )
     return examples
+
+
+def _generated_tasks(domain: Domain, spec: DemonstrationSpec) -> list[Task]:
+    return domain.generate(
+        seed=spec.seed, count=spec.num_tasks, split="train", difficulty=spec.difficulty
+    )
+
+
+def _own_tasks(domain: Domain, spec: DemonstrationSpec) -> list[Task]:
+    tasks = own_tasks(domain, "train", spec.config.train_split)
+    return Random(f"{spec.seed}/own").choices(tasks, k=spec.num_tasks)
 
 
 def generate_examples_parallel(
@@ -196,10 +212,12 @@ def _new_traces(
         traces += [trace for trace in tokenize_examples(part, context=context) if trace is not None]
         if len(traces) == num_traces:
             return traces
+    kind = "own tasks" if spec.own else "tasks"
+    level = "" if spec.own else f" at difficulty {spec.difficulty}"
     raise ConfigError(
-        f"only {len(traces)} of {num_traces} tasks of {spec.domain} at difficulty "
-        f"{spec.difficulty} have a demonstration of at most {context} tokens, also when others "
-        f"were drawn {MAX_ATTEMPTS} times; raise sampling.max_context or lower --difficulty"
+        f"only {len(traces)} of {num_traces} {kind} of {spec.domain}{level} have a demonstration "
+        f"of at most {context} tokens, also when others were drawn {MAX_ATTEMPTS} times; raise "
+        "sampling.max_context or lower --difficulty"
     )
 
 
