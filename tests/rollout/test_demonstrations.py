@@ -151,6 +151,7 @@ def test_a_demonstration_leaves_out_reads_that_tell_nothing_new() -> None:
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)
 def test_airline_calculates_bags_and_prices_before_it_writes_them(difficulty: float) -> None:
     num_prices = num_bags = 0
+    refused_price: float | None = None
     for each in demonstrations("airline", difficulty):
         contents = {message.id: message.content for message in each.messages}
         results: list[float] = []
@@ -160,7 +161,9 @@ def test_airline_calculates_bags_and_prices_before_it_writes_them(difficulty: fl
             if call.name == "book_reservation":
                 num_prices += 1
                 amounts = re.findall(r'"amount": (\d+)', json.dumps(call.arguments))
-                assert float(amounts[-1]) == results[-1]
+                assert float(amounts[-1]) in (results[-1], refused_price)
+                told = re.search(r"total price is (\d+)", contents[call.id] or "")
+                refused_price = float(told[1]) if told else None
             if "nonfree_baggages" in call.arguments:
                 num_bags += 1
                 assert call.arguments["nonfree_baggages"] in [max(0, r) for r in results[-2:]]
