@@ -374,6 +374,23 @@ def test_a_campaign_is_submitted_with_all_its_runs(done: FinishedCampaign) -> No
     assert "the campaign is not that of" in difference
 
 
+def test_a_failed_run_is_named_in_the_submission_and_counted_on_the_leaderboard(
+    done: FinishedCampaign, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(done.directory.root, tmp_path / "campaign"))
+    found = read_json(copy / "results.json")
+    found["runs"][3]["error"] = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB."
+    write_json(copy / "results.json", found)
+    submission = pack(copy)
+    assert len(submission.runs) == 3
+    (missing,) = submission.missing
+    assert (missing.label, missing.seed) == ("ewc", 1)
+    assert missing.reason == "OutOfMemoryError: CUDA out of memory"
+    assert verify(submission, copy).differences == []
+    page = leaderboard([submission])
+    assert "| ewc | tabular | 1 of 2 |" in page and "| sequential | tabular | 2 |" in page
+
+
 def test_a_finished_campaign_is_not_trained_again(done: FinishedCampaign) -> None:
     before = done.directory.results.read_bytes()
     lines: list[str] = []

@@ -1,5 +1,6 @@
 """The leaderboard: a Markdown page made from submissions alone."""
 
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
@@ -48,6 +49,8 @@ class _Row(NamedTuple):
     method: str
     benchmark: Benchmark
     runs: Sequence[SubmittedRun]
+    num_missing: int
+    """Planned runs without results."""
 
 
 def leaderboard(submissions: Sequence[Submission]) -> str:
@@ -71,7 +74,14 @@ def _rows(submissions: Sequence[Submission]) -> list[_Row]:
     for submission in submissions:
         for run in submission.runs:
             found.setdefault((submission.name, run.label, _benchmark(run)), []).append(run)
-    return [_Row(*key, runs) for key, runs in found.items()]
+    missing = Counter(
+        (submission.name, run.label, run.order)
+        for submission in submissions
+        for run in submission.missing
+    )
+    return [
+        _Row(*key, runs, missing[*key[:2], runs[0].r_matrix.domains]) for key, runs in found.items()
+    ]
 
 
 def _benchmark(run: SubmittedRun) -> Benchmark:
@@ -125,7 +135,8 @@ def _line(row: _Row) -> str:
     other = _interval(known, average_performance) if len(known) == len(rest) else None
     episodes = sum(run.costs.training.rollouts for run in runs) // len(runs)
     policy = str(runs[0].config.get("model_name_or_path", "?"))
-    cells = [_escape(row.submission), _escape(row.method), _escape(policy), str(len(runs))]
+    seeds = f"{len(runs)} of {len(runs) + row.num_missing}" if row.num_missing else str(len(runs))
+    cells = [_escape(row.submission), _escape(row.method), _escape(policy), seeds]
     cells += [_text(interval) for interval in (*intervals, other)]
     return f"| {' | '.join([*cells, f'{episodes:,}'])} |"
 

@@ -65,6 +65,16 @@ class SubmittedRun(Record):
         return self
 
 
+class MissingRun(Record):
+    """A planned run of a campaign that has no results."""
+
+    label: str
+    order: tuple[str, ...]
+    seed: int
+    reason: str
+    """The first sentence of its error."""
+
+
 class Submission(Record):
     """The runs of one campaign, or a single run."""
 
@@ -73,6 +83,7 @@ class Submission(Record):
     campaign: dict[str, Any] | None = None
     """The description of the campaign, with its primary score; None for a single run."""
     runs: tuple[SubmittedRun, ...]
+    missing: tuple[MissingRun, ...] = ()
     digest: str = ""
     """The SHA-256 of everything else in the file."""
 
@@ -81,6 +92,8 @@ class Submission(Record):
         dumped = self.model_dump(mode="json")
         for entry, run in zip(dumped["runs"], self.runs, strict=True):
             entry["r_matrix"] = run.r_matrix.to_json()
+        if not self.missing:
+            del dumped["missing"]  # so that files without it keep their digest
         return dumped
 
     def computed_digest(self) -> str:
@@ -109,12 +122,16 @@ class RunPlace(NamedTuple):
 
 
 def pack(source: Path, *, name: str | None = None) -> Submission:
-    """The submission of a run directory, or of all runs of a campaign's directory."""
+    """The submission of a run directory, or of all runs of a campaign's directory.
+
+    Runs of a campaign that ended with an error are named in it.
+    """
     places, campaign = run_places(source), campaign_of(source)
     whole = Submission(
         name=name or (campaign["name"] if campaign else source.resolve().name),
         campaign=campaign,
         runs=tuple(pack_run(place) for place in places),
+        missing=tuple(map(_missing_run, _campaign_runs(source, failed=True))),
     )
     return whole.model_copy(update={"digest": whole.computed_digest()})
 
@@ -135,16 +152,29 @@ def write_submission(submission: Submission, path: Path) -> None:
 
 
 def run_places(source: Path) -> list[RunPlace]:
-    """The runs of a campaign, or the one run, in ``source``; an unfinished one is refused."""
-    results = CampaignDir(source).results
-    if not results.exists():
+    """The runs of a campaign without those that failed, or the one run, in ``source``."""
+    if not CampaignDir(source).results.exists():
         config = _settings(RunDir(source))
         return [RunPlace(source, str(config.get("cl_algorithm", "sequential")))]
     places: list[RunPlace] = []
-    for run in read_json(results)["runs"]:
+    for run in _campaign_runs(source, failed=False):
         folder = file_name(f"{run['label']}.{'-'.join(run['order'])}.{run['seed']}")
         places.append(RunPlace(source / "runs" / folder, run["label"]))
     return places
+
+
+def _campaign_runs(source: Path, *, failed: bool) -> list[dict[str, Any]]:
+    """The runs in a campaign's results that ended with an error, or those that did not."""
+    results = CampaignDir(source).results
+    runs = read_json(results)["runs"] if results.exists() else []
+    return [run for run in runs if bool(run["error"]) is failed]
+
+
+def _missing_run(run: Mapping[str, Any]) -> MissingRun:
+    reason = str(run["error"]).partition(". ")[0]
+    return MissingRun(
+        label=run["label"], order=run["order"], seed=run["seed"], reason=str(_shareable(reason))
+    )
 
 
 def task_fingerprints(config: GRPOConfig) -> dict[str, str]:

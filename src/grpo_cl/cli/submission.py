@@ -57,11 +57,15 @@ def submit(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
     from grpo_cl.campaigns.submission import pack, write_submission
+    from grpo_cl.cli.output import printable
 
     submission = pack(arguments.source, name=arguments.name)
     out = arguments.out or Path("submission.json")
     write_submission(submission, out)
     print(f"{len(submission.runs)} run(s) written to {out}")
+    for run in submission.missing:
+        order = " → ".join(run.order)
+        print(printable(f"missing: {run.label}, {order}, seed {run.seed}: {run.reason}"))
     return 0
 
 
