@@ -29,6 +29,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from chat_server import ChatServer
+from chat_templates import tokenizer_of
 from grpo_cl.cli import main
 from grpo_cl.config import RewardConfig, RolloutConfig
 from grpo_cl.envs import DOMAINS, Domain
@@ -44,14 +45,17 @@ from grpo_cl.integrations.skyrl.training import (
     workers_for,
 )
 from grpo_cl.integrations.text_chat import TextChat
+from grpo_cl.policy.chat.chat import chat_for
 from grpo_cl.rewards import RewardOracle, training_reward
 from grpo_cl.rollout import Agent, Scene, ScriptedActor, run_episodes
-from grpo_cl.types import Message, Task
+from grpo_cl.types import Message, Task, ToolCall
 from skyrl_clients import InferenceClient, PolicyClient, ScriptedClient, training_table
 from tiny_policies import SIZES, byte_tokenizer
 
 GetDomain = Callable[[str], Domain]
-HERMES = TextChat("hermes")
+OURS = "environment.skyrl_gym.grpo_cl"
+PLAIN = TextChat("json")
+"""The dialect of the byte tokenizer, whose chat template has no tools."""
 
 
 def communicated(task: Task) -> str:
@@ -73,7 +77,7 @@ def texts(task: Task, *, solo: bool) -> list[str]:
     """The gold solution as reply texts, followed by spare closing replies."""
     agent: Agent = GOLD.join(Scene(task, "", (), solo, 0))
     turns = [asyncio.run(agent.act(())) for _ in range(len(task.gold_actions) + 8)]
-    return [HERMES.observation([turn])[0]["content"] for turn in turns]
+    return [PLAIN.observation([turn])[0]["content"] for turn in turns]
 
 
 def extras(domain: Domain, task: Task, user: str) -> dict[str, Any]:
@@ -93,7 +97,8 @@ def test_episode_of_every_domain_has_the_reward_of_a_local_run(
     played_domain = domain(name)
     task = first_task(played_domain)
     (local,) = run_episodes(GOLD, {name: played_domain}, [task], RolloutConfig(user=user))
-    env = skyrl_gym.make("grpo_cl", env_config={}, extras=extras(played_domain, task, user))
+    played_as = extras(played_domain, task, user)
+    env = skyrl_gym.make("grpo_cl", env_config={"dialect": PLAIN.dialect}, extras=played_as)
     opening, _ = env.init([])
     assert opening[0]["role"] == "system"
     assert played_domain.policy_text(solo=user == "solo") in opening[0]["content"]
@@ -110,14 +115,18 @@ def test_episode_of_every_domain_has_the_reward_of_a_local_run(
     env.close()
 
 
-def generated(client: InferenceClient, batch: dict[str, Any], *overrides: str) -> dict[str, Any]:
+def generator_of(client: InferenceClient, *overrides: str) -> GrpoClGenerator:
     settings = read_settings(["generator.sampling_params.max_generate_length=64", *overrides])
-    generator = GrpoClGenerator(
+    return GrpoClGenerator(
         generator_cfg=settings.generator,
         skyrl_gym_cfg=settings.environment.skyrl_gym,
         inference_engine_client=client,
         tokenizer=client.tokenizer,
     )
+
+
+def generated(client: InferenceClient, batch: dict[str, Any], *overrides: str) -> dict[str, Any]:
+    generator = generator_of(client, *overrides)
     generator.generation_prompt_ids = client.tokenizer.encode("<|start|>assistant\n")
     return asyncio.run(generator.generate(batch, disable_tqdm=True))
 
@@ -169,6 +178,32 @@ def test_gold_solution_gets_its_reward_from_the_generator(
     assert conversations == {
         tuple(m.content or "" for m in trajectory.messages) for trajectory in local
     }
+
+
+CALL = ToolCall(name="find_order", arguments={"order": "W1"})
+
+
+@pytest.mark.parametrize("style", ["hermes", "chatml", "llama", "mistral"])
+def test_calls_are_parsed_as_the_policy_was_taught_to_write_them(style: str) -> None:
+    tokenizer = tokenizer_of(style)
+    options = generator_of(InferenceClient(tokenizer)).skyrl_gym_cfg.grpo_cl
+    call = Message(role="assistant", tool_calls=(CALL,))
+    written = str(tokenizer.decode(chat_for(tokenizer, "auto").encode_reply(call)))
+    parsed = TextChat(options["dialect"]).reply(written).tool_calls
+    assert [(one.name, one.arguments) for one in parsed or ()] == [(CALL.name, CALL.arguments)]
+
+
+@pytest.mark.parametrize("name", ["dialect", "sampling.dialect"])
+def test_dialect_that_is_set_overrides_the_chat_template(name: str) -> None:
+    client = InferenceClient(byte_tokenizer())
+    options = generator_of(client, f"{OURS}.{name}=llama").skyrl_gym_cfg.grpo_cl
+    assert options["dialect"] == "llama"
+
+
+def test_environment_without_a_dialect_is_refused(domain: GetDomain) -> None:
+    mock = domain("mock")
+    with pytest.raises(ConfigError, match=r"set environment.skyrl_gym.grpo_cl.dialect to"):
+        skyrl_gym.make("grpo_cl", extras=extras(mock, first_task(mock), "solo"))
 
 
 def test_trained_tokens_are_the_sampled_tokens(
@@ -223,7 +258,6 @@ def test_episode_with_a_failing_user_is_masked_from_the_loss(
 
 
 DOCS = Path(__file__).parents[3] / "docs" / "engines" / "skyrl.md"
-OURS = "environment.skyrl_gym.grpo_cl"
 
 
 def documented_commands(folder: Path) -> list[tuple[list[str], list[str]]]:
@@ -319,6 +353,7 @@ def test_overrides_set_skyrl_settings_and_ours() -> None:
         (f"{OURS}.user_stratgy=solo", "unknown setting 'user_stratgy', did you mean 'user_str"),
         (f"{OURS}.max_turns=many", "rollout.max_turns: .*valid integer"),
         (f"{OURS}.dialect=hermess", "unknown dialect 'hermess'.*'hermes'"),
+        (f"{OURS}.sampling.dialect=compact", "unknown dialect 'compact'; known: hermes, json"),
         (f"{OURS}.user_model=my-model", "'my-model' names no provider.*openai-api/SERVICE"),
     ],
 )
@@ -460,4 +495,4 @@ def test_evaluation_is_off_without_validation_data() -> None:
 
 
 def test_end_of_turn_token_is_removed_from_a_reply() -> None:
-    assert HERMES.reply("Bye.<|im_end|>") == Message(role="assistant", content="Bye.")
+    assert PLAIN.reply("Bye.<|im_end|>") == Message(role="assistant", content="Bye.")

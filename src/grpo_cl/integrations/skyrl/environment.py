@@ -9,10 +9,12 @@ import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 from skyrl_gym.envs.registration import registry
 
+from grpo_cl.errors import ConfigError
 from grpo_cl.integrations.episode_context import Outcome, episode_config, shared_context
 from grpo_cl.integrations.rows import ENVIRONMENT
 from grpo_cl.integrations.session import SyncSession
 from grpo_cl.integrations.text_chat import ChatMessage, TextChat
+from grpo_cl.policy.chat.dialects import DIALECTS
 from grpo_cl.types import Task
 
 FAILED_METRIC = "lost"
@@ -36,7 +38,7 @@ class GrpoClEnv(BaseTextEnv):
         info = extras["extra_info"]
         options = {"user_strategy": info["user"], "max_turns": extras.get("max_turns")}
         options |= dict(env_config or {})
-        self._chat = TextChat(options.pop("dialect", "hermes"))
+        self._chat = TextChat(_dialect_of(options))
         task = Task.model_validate_json(info["task"])
         self._domain = task.domain
         self._session = SyncSession(shared_context(episode_config(options)), task)
@@ -93,3 +95,16 @@ class GrpoClEnv(BaseTextEnv):
         if self._outcome is None:
             self._outcome = self._session.finish()
         return self._outcome
+
+
+def _dialect_of(options: dict[str, Any]) -> str:
+    """The option ``dialect``, which is not part of an episode's config."""
+    dialect = options.pop("dialect", None)
+    if dialect is None:
+        raise ConfigError(
+            f"the dialect of {ENVIRONMENT!r} is not set: the environment does not know the model. "
+            "`python -m grpo_cl.integrations.skyrl` reads it from the model's chat template; with "
+            f"another generator, set environment.skyrl_gym.{ENVIRONMENT}.dialect to the model's "
+            f"tool-call format, one of {', '.join(DIALECTS)}"
+        )
+    return dialect

@@ -84,8 +84,10 @@ def read_settings(overrides: Sequence[str]) -> TrainConfig:
     options = settings.environment.skyrl_gym.grpo_cl
     if not isinstance(options, dict):
         raise ConfigError(f"{OURS}={options!r} is a section; set {OURS}.NAME=VALUE")
-    dialect_named(options.get("dialect", "hermes"))
     config = episode_config(episode_options(settings))
+    options.setdefault("dialect", config.sampling.dialect)
+    if options["dialect"] != "auto":  # the generator reads it from the model's chat template
+        dialect_named(options["dialect"])
     if config.tools:
         options["tools"] = config.tools  # absolute: workers start in other directories
     return settings

@@ -18,12 +18,22 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from grpo_cl.errors import ConfigError
 from grpo_cl.integrations.skyrl.environment import FAILED_METRIC, register
 from grpo_cl.integrations.skyrl.loss_masks import mask_failed_episodes
-from grpo_cl.integrations.skyrl.settings import TrainConfig, load_settings
+from grpo_cl.integrations.skyrl.settings import GymConfig, TrainConfig, load_settings
 from grpo_cl.integrations.skyrl.workers import fsdp_workers
+from grpo_cl.policy.chat.chat import Chat
 
 
 class GrpoClGenerator(SkyRLGymGenerator):
-    """SkyRL's generator; masks episodes that an endpoint failure ended."""
+    """SkyRL's generator; masks episodes that an endpoint failure ended.
+
+    The dialect of its environments is that of the policy's chat template, as in a local run.
+    """
+
+    def __init__(self, *, skyrl_gym_cfg: GymConfig, tokenizer: Any, **parts: Any) -> None:
+        super().__init__(skyrl_gym_cfg=skyrl_gym_cfg, tokenizer=tokenizer, **parts)
+        options = skyrl_gym_cfg.grpo_cl
+        chat = Chat(tokenizer, dialect=options.get("dialect", "auto"))
+        options["dialect"] = chat.dialect.name
 
     async def generate(
         self, input_batch: GeneratorInput, *, disable_tqdm: bool = False
