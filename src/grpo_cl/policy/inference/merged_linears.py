@@ -1,6 +1,6 @@
 """Linear layers with the same input, merged into one product, and their LoRA adapters.
 
-Shapes: B rows, E inputs, F outputs of all layers, R ranks of all adapters, S splits of the input.
+Shapes: B rows, E inputs, F outputs of all layers, R ranks of all adapters.
 """
 
 from collections.abc import Sequence
@@ -45,10 +45,10 @@ class MergedLinears:
             outputs = [base(input_BE) for base in bases]
         if adapters:
             assert self._down_RE is not None, "refreshed before first use"
-            inner_SBR, start = self._lora.lora_down(input_BE, self._down_RE), 0
+            inner_BR, start = self._lora.lora_down(input_BE, self._down_RE), 0
             for index, adapter in adapters.items():
                 up_FR = self._ups[index]
-                self._lora.lora_up(inner_SBR, start, up_FR, adapter.scale, outputs[index])
+                self._lora.lora_up(inner_BR, start, up_FR, adapter.scale, outputs[index])
                 start += up_FR.shape[1]
         return outputs
 

@@ -1,8 +1,8 @@
-"""LoRA adapters of a decoding step, in Triton: two thin matrix products (split-K).
+"""LoRA adapters of a decoding step, in Triton: two thin matrix products.
 
-The first is split along its input, since thin products keep few multiprocessors busy; the second
-sums the splits as it reads them. Shapes: B rows, E inputs, F outputs of a layer, R ranks of all
-adapters with the same input, S splits of the input.
+The first is split along its input (split-K), since thin products keep few multiprocessors busy.
+Shapes: B rows, E inputs, F outputs of a layer, R ranks of all adapters with the same input, S
+splits of the input.
 """
 
 import torch
@@ -13,21 +13,19 @@ from torch import Tensor
 MIN_SPLIT, MAX_SPLITS = 128, 32
 """Fewest inputs of a split, and most splits."""
 ROWS, TILE = 32, 64
-"""Rows of one program of ``lora_down``, and inputs that it reads at once."""
+"""Rows of one program, and inputs that ``lora_down`` reads at once."""
 RANKS = 64
 """Ranks that one program of ``lora_down`` writes."""
-MIN_TILE = 16
-"""Smallest tile of a tensor core's matrix product; rows of one program of ``lora_up``."""
+MIN_RANKS = 16
+"""Smallest tile of a tensor core's matrix product."""
 COLUMNS = 128
-"""Outputs that ``lora_up`` writes at once."""
-PROGRAMS = 256
-"""Programs of ``lora_up`` that are aimed at: each sums the splits again."""
+"""Outputs that one program of ``lora_up`` writes."""
 SUMMED = 128
-"""Elements of a row, splits times ranks, that are summed at once."""
+"""Numbers of the down projections that one program sums over the splits."""
 
 
 def lora_down(input_BE: Tensor, down_RE: Tensor) -> Tensor:
-    """The down projections, as splits that are still to be summed; (S, B, R) in float32."""
+    """The down projections (B, R), summed in float32 and in the dtype of the input."""
     (rows, width), ranks = input_BE.shape, down_RE.shape[0]
     split = max(MIN_SPLIT, triton.next_power_of_2(width) // MAX_SPLITS)
     splits = triton.cdiv(width, split)
@@ -36,7 +34,12 @@ def lora_down(input_BE: Tensor, down_RE: Tensor) -> Tensor:
         input_BE, down_RE, inner_SBR, rows, width, ranks, input_BE.stride(0),
         SPLIT=split, ROWS=ROWS, RANKS=RANKS, TILE=TILE,
     )  # fmt: skip
-    return inner_SBR
+    inner_BR = input_BE.new_empty(rows, ranks)
+    _sum_splits[(triton.cdiv(rows * ranks, SUMMED),)](
+        inner_SBR, inner_BR, rows * ranks, splits,
+        SPLITS=triton.next_power_of_2(splits), BLOCK=SUMMED,
+    )  # fmt: skip
+    return inner_BR
 
 
 @triton.jit
@@ -61,46 +64,40 @@ def _lora_down(
     tl.store(at, product, is_row[:, None] & is_rank[None, :])
 
 
-def lora_up(inner_SBR: Tensor, start: int, up_FR: Tensor, scale: float, output_BF: Tensor) -> None:
+@triton.jit
+def _sum_splits(inner, summed, size, splits, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    split = tl.arange(0, SPLITS).to(tl.int64)
+    is_in = (split < splits)[:, None] & (place < size)[None, :]
+    total = tl.sum(tl.load(inner + split[:, None] * size + place[None, :], is_in, 0.0), 0)
+    tl.store(summed + place, total.to(summed.dtype.element_ty), place < size)
+
+
+def lora_up(inner_BR: Tensor, start: int, up_FR: Tensor, scale: float, output_BF: Tensor) -> None:
     """Add to ``output_BF`` the up projection of the adapter whose ranks begin at ``start``."""
-    splits, rows, ranks = inner_SBR.shape
+    rows, ranks = inner_BR.shape
     width, own_ranks = up_FR.shape
-    blocks, tiles = triton.cdiv(rows, MIN_TILE), triton.cdiv(width, COLUMNS)
-    tiles_each = triton.cdiv(tiles * blocks, PROGRAMS)
-    padded_ranks = max(MIN_TILE, triton.next_power_of_2(own_ranks))
-    at_once = max(1, SUMMED // padded_ranks)
-    _lora_up[(blocks, triton.cdiv(tiles, tiles_each))](
-        inner_SBR, up_FR, output_BF, rows, width, ranks, start, own_ranks, output_BF.stride(0),
-        scale, splits, TIMES=triton.cdiv(splits, at_once), AT_ONCE=at_once, RANKS=padded_ranks,
-        TILES=tiles_each, ROWS=MIN_TILE, COLUMNS=COLUMNS,
+    _lora_up[(triton.cdiv(width, COLUMNS), triton.cdiv(rows, ROWS))](
+        inner_BR, up_FR, output_BF, rows, width, ranks, start, own_ranks, output_BF.stride(0),
+        scale, RANKS=max(MIN_RANKS, triton.next_power_of_2(own_ranks)), ROWS=ROWS, COLUMNS=COLUMNS,
     )  # fmt: skip
 
 
 @triton.jit
 def _lora_up(
-    inner, up, output, rows, width, ranks, start, own_ranks, stride, scale, splits,
-    TIMES: tl.constexpr, AT_ONCE: tl.constexpr, RANKS: tl.constexpr, TILES: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    inner, up, output, rows, width, ranks, start, own_ranks, stride, scale,
+    RANKS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     rank = tl.arange(0, RANKS)
-    is_row, is_rank = row < rows, rank < own_ranks
-    dtype = output.dtype.element_ty
-    total = tl.zeros([ROWS, RANKS], tl.float32)
-    for time in tl.static_range(TIMES):
-        split = (time * AT_ONCE + tl.arange(0, AT_ONCE)).to(tl.int64)
-        place = (split[:, None] * rows + row[None, :])[:, :, None] * ranks
-        is_in = ((split < splits)[:, None] & is_row[None, :])[:, :, None] & is_rank[None, None, :]
-        total += tl.sum(tl.load(inner + place + (start + rank)[None, None, :], is_in, 0.0), 0)
-    # Rounded where the training forward pass rounds.
-    lowered = total.to(dtype)
-    for tile in range(TILES):
-        column = (tl.program_id(1) * TILES + tile) * COLUMNS + tl.arange(0, COLUMNS)
-        is_column = column < width
-        weight_at = up + column[:, None] * own_ranks + rank[None, :]
-        weight = tl.load(weight_at, is_column[:, None] & is_rank[None, :], 0.0)
-        product = tl.dot(lowered, tl.trans(weight), input_precision="ieee")
-        at = output + row[:, None] * stride + column[None, :]
-        is_out = is_row[:, None] & is_column[None, :]
-        before = tl.load(at, is_out, 0.0).to(tl.float32)
-        tl.store(at, (before + product * scale).to(dtype), is_out)
+    is_row, is_column, is_rank = row < rows, column < width, rank < own_ranks
+    at = output + row[:, None] * stride + column[None, :]
+    is_out = is_row[:, None] & is_column[None, :]
+    before = tl.load(at, is_out, 0.0).to(tl.float32)
+    inner_at = inner + row[:, None] * ranks + (start + rank)[None, :]
+    lowered = tl.load(inner_at, is_row[:, None] & is_rank[None, :], 0.0)
+    weight_at = up + column[:, None] * own_ranks + rank[None, :]
+    weight = tl.load(weight_at, is_column[:, None] & is_rank[None, :], 0.0)
+    product = tl.dot(lowered, tl.trans(weight), input_precision="ieee")
+    tl.store(at, (before + product * scale).to(output.dtype.element_ty), is_out)
