@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from architectures import BUILDERS, CONTEXT, GROUPED, SIZES, built, llama
 from grpo_cl.errors import ConfigError, ContextFullError, TrainingError
+from grpo_cl.gpu_memory.constants import GRAPH_STEPS
 from grpo_cl.policy.inference.sampler import Sampler
 from grpo_cl.policy.inference.transformers_sampler import PREFILL_TOKENS
 from sampling import (
@@ -189,6 +190,14 @@ def test_graphs_sample_the_same_tokens_as_eager_steps() -> None:
     assert [completions[1][name].ids for name in range(3)] == [
         completions[0][name].ids for name in range(3)
     ]
+
+
+def test_graphs_run_no_further_step_once_all_replies_reach_their_limit() -> None:
+    module = built(llama)
+    sizes, engine = forward_sizes(module), sampler(module, graphs=True)
+    engine.submit([request(0, [1, 2, 3], max_new_tokens=2 * GRAPH_STEPS)])
+    finish(engine, 1)
+    assert sizes == [2] + [1] * 2 * GRAPH_STEPS
 
 
 def test_completion_ends_with_a_stop_id_or_at_a_limit(model: torch.nn.Module, make: Make) -> None:

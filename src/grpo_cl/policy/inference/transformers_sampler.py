@@ -242,13 +242,20 @@ class TransformersSampler(DeferredRelease):
         is_alone = num_unfinished == len(self._replies)
         is_full = 2 * num_unfinished >= len(step.rows)
         # Decided before random numbers are drawn: a discarded one would change the completion.
-        if not is_alone or not is_full or not step.result.has_room:
+        if not is_alone or not is_full or not step.result.has_room or self._fills_all(step):
             return None
         params = [reply.sample_params(self._decoder.steps) for _, reply in step.rows]
         return _InFlightStep(step.result.decode_more(params), step.rows)
 
     def _num_unfinished(self, step: _InFlightStep) -> int:
         return sum(self._is_unfinished(state, reply) for state, reply in step.rows)
+
+    def _fills_all(self, step: _InFlightStep) -> bool:
+        """Whether the step reaches the token limit of all replies, so that none needs another."""
+        steps = self._decoder.steps
+        return all(
+            len(reply.logprobs) + steps >= reply.request.max_new_tokens for _, reply in step.rows
+        )
 
     def _is_unfinished(self, state: SequenceState, reply: _Reply) -> bool:
         """Whether the reply has neither finished nor been released."""
