@@ -2,22 +2,25 @@
 
     python benchmarks/decoding.py --model DIR
     python benchmarks/decoding.py --model DIR --shared 9700 --prompt 300 --rows 64 --new 64
+    python benchmarks/decoding.py --shape qwen2.5-7b --rank 16 --decoders fused --kernels 25
 
 Each decoder samples the same number of replies to the same random prompts of --prompt tokens, which
 are equal within groups of eight; a shared prefix of --shared tokens precedes all of them. A step is
-one token of every row. --skip_single leaves out the eager decoder, which takes long. Without a GPU
-use smaller sizes (--rows 4 --new 8): nothing is captured there, and no kernel is fused.
+one token of every row; its time is that of the second half of the reply. A shape is a model with
+random weights. --kernels prints those that take longest in a step of the last decoder. Without a
+GPU use smaller sizes (--rows 4 --new 8): nothing is captured there, and no kernel is fused.
 """
 
 import argparse
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from gpu_memory import Case, build
 from gpu_work import now
 from grpo_cl.cli.output import table
 from grpo_cl.config import GRPOConfig
@@ -28,6 +31,8 @@ from grpo_cl.policy.model.policy_model import PolicyModel
 
 GROUP = 8
 REPEATS = 3
+SIZES = {"rows": 128, "prompt": 525, "shared": 0, "new": 256, "rank": 0, "kernels": 0}
+DECODERS = {"eager": "single tokens", "module": "graphs of the module", "fused": "graphs, fused"}
 
 
 def main() -> None:
@@ -36,26 +41,30 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default="tiny")
-    for name, default in {"rows": 128, "prompt": 525, "shared": 0, "new": 256}.items():
+    parser.add_argument("--shape", help="a known shape, or dry, instead of --model")
+    for name, default in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--skip_single", action="store_true")
+    parser.add_argument("--decoders", nargs="+", choices=DECODERS, default=list(DECODERS))
     arguments = parser.parse_args()
-    config = GRPOConfig.model_validate({"model_name_or_path": arguments.model, "log_dir": "unused"})
-    policy = PolicyModel.load(config)
-    decoders: dict[str, Callable[[TransformersSampler], None]] = {
-        "single tokens": lambda _: None,
-        "graphs of the module": lambda sampler: _use_module(sampler, policy),
-        "graphs, fused": lambda _: None,
-    }
+    policy = _policy(arguments)
     rows: list[Sequence[object]] = [("decoder", "s", "tokens/s", "ms per step", "kernels")]
-    for name, prepare in decoders.items():
-        if name == "single tokens" and arguments.skip_single:
-            continue
-        sampler = _sampler(policy, arguments, graphs=name != "single tokens")
-        prepare(sampler)
-        rows.append((name, *_measured(sampler, policy, arguments)))
+    for name in arguments.decoders:
+        sampler = _sampler(policy, arguments, graphs=name != "eager")
+        if name == "module":
+            sampler._decoder = GraphDecoder(policy.module, sampler._runner, lambda: None)
+        rows.append((DECODERS[name], *_measured(sampler, policy, arguments)))
         print("\t".join(map(str, rows[-1])), flush=True)
+        if arguments.kernels and name == arguments.decoders[-1]:
+            _print_kernels(sampler, arguments.kernels)
     print(table(rows))
+
+
+def _policy(arguments: Any) -> PolicyModel:
+    if arguments.shape:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return build(Case(arguments.shape, rank=arguments.rank), device)
+    values = {"model_name_or_path": arguments.model, "log_dir": "unused"}
+    return PolicyModel.load(GRPOConfig.model_validate(values))
 
 
 def _sampler(policy: PolicyModel, arguments: Any, *, graphs: bool) -> TransformersSampler:
@@ -65,10 +74,6 @@ def _sampler(policy: PolicyModel, arguments: Any, *, graphs: bool) -> Transforme
     )
 
 
-def _use_module(sampler: TransformersSampler, policy: PolicyModel) -> None:
-    sampler._decoder = GraphDecoder(policy.module, sampler._runner, lambda: None)
-
-
 def _measured(sampler: TransformersSampler, policy: PolicyModel, arguments: Any) -> tuple[str, ...]:
     """Seconds and rates after a warm-up, in which graphs are captured."""
     rng = Random(0)
@@ -76,40 +81,72 @@ def _measured(sampler: TransformersSampler, policy: PolicyModel, arguments: Any)
     prefix = rng.choices(vocabulary, k=arguments.shared)
     groups = range(-(-arguments.rows // GROUP))
     prompts = [prefix + rng.choices(vocabulary, k=arguments.prompt) for _ in groups]
-    _sample(sampler, prompts, arguments)
-    seconds = statistics.median(_sample(sampler, prompts, arguments) for _ in range(REPEATS))
+    half_s, seconds = (
+        _median_s(sampler, prompts, arguments.rows, new)
+        for new in (arguments.new // 2, arguments.new)
+    )
     rate = arguments.rows * arguments.new / seconds
-    step_ms = 1000 * seconds / arguments.new
+    step_ms = 1000 * (seconds - half_s) / (arguments.new - arguments.new // 2)
     return f"{seconds:.3f}", f"{rate:.0f}", f"{step_ms:.2f}", _num_kernels(sampler)
 
 
-def _sample(sampler: TransformersSampler, prompts: Sequence[list[int]], arguments: Any) -> float:
+def _median_s(
+    sampler: TransformersSampler, prompts: Sequence[list[int]], rows: int, new: int
+) -> float:
+    seconds = [_sample(sampler, prompts, rows, new) for _ in range(REPEATS + 1)]
+    return statistics.median(seconds[1:])
+
+
+def _sample(
+    sampler: TransformersSampler, prompts: Sequence[list[int]], rows: int, new: int
+) -> float:
     started = now()
     sampler.submit(
-        GenerationRequest(row, row, prompts[row // GROUP], arguments.new, 1.0, 1.0, (), row)
-        for row in range(arguments.rows)
+        GenerationRequest(row, row, prompts[row // GROUP], new, 1.0, 1.0, (), row)
+        for row in range(rows)
     )
-    waiting = arguments.rows
+    waiting = rows
     while waiting:
         waiting -= len(sampler.poll())
     ended = now()
-    for row in range(arguments.rows):
+    for row in range(rows):
         sampler.release(row)
     return ended - started
 
 
 def _num_kernels(sampler: TransformersSampler) -> str:
     """Kernels of one step of the largest graph."""
+    profiler = _profile_step(sampler)
+    return str(sum(event.count for event in profiler.key_averages())) if profiler else "-"
+
+
+def _print_kernels(sampler: TransformersSampler, count: int) -> None:
+    """The kernels that take longest in a step of the largest graph."""
+    profiler = _profile_step(sampler)
+    if profiler is None:
+        return
+    events = sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)
+    total = sum(event.self_device_time_total for event in events)
+    rows: list[Sequence[object]] = [("kernel", "count", "us each", "us", "%")]
+    for event in events[:count]:
+        spent = event.self_device_time_total
+        cells = (event.count, f"{spent / event.count:.1f}", f"{spent:.0f}", f"{spent / total:.1%}")
+        rows.append((event.key[:90], *cells))
+    print(table([*rows, ("all", sum(event.count for event in events), "", f"{total:.0f}", "")]))
+
+
+def _profile_step(sampler: TransformersSampler) -> profile | None:
+    """The profile of one step of the largest graph; None without graphs or GPU."""
     decoder = sampler._decoder
     if not isinstance(decoder, GraphDecoder) or not torch.cuda.is_available():
-        return "-"
+        return None
     largest = max(decoder._decode_graphs, key=lambda size: (size.rows, size.length))
     graph = decoder._decode_graphs[largest]
     with torch.inference_mode(), profile(activities=[ProfilerActivity.CUDA]) as profiler:
         graph._inputs.step_1.zero_()
         graph._replay()
         torch.cuda.synchronize()
-    return str(sum(event.count for event in profiler.key_averages()))
+    return profiler
 
 
 if __name__ == "__main__":

@@ -13,10 +13,12 @@ size, H and J widths of all queries and keys, e bytes per weight.
 """
 
 import argparse
+import gc
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -27,6 +29,7 @@ from grpo_cl.cli.output import table
 from grpo_cl.config import RolloutConfig
 from grpo_cl.envs import load_domain
 from grpo_cl.gpu_memory import ModelShape
+from grpo_cl.gpu_memory.constants import GRAPH_STEPS
 from grpo_cl.policy.inference.backends import transformers_sampler_for
 from grpo_cl.policy.inference.sampler import GenerationRequest
 from grpo_cl.policy.inference.transformers_sampler import TransformersSampler
@@ -41,7 +44,15 @@ CASES = (
     Case("smollm2-135m", tasks=16, slots=128, graphs=True),
     Case("qwen2.5-1.5b", tasks=16, slots=128, graphs=True, is_checkpointed=True),
     Case("qwen2.5-7b", rank=16, tasks=16, slots=128, graphs=True, is_checkpointed=True),
-    Case("qwen2.5-7b", tasks=4, is_checkpointed=True, kl_coef=0.0, graphs=True),
+    Case(
+        "qwen2.5-7b",
+        tasks=4,
+        slots=32,
+        is_checkpointed=True,
+        kl_coef=0.0,
+        graphs=True,
+        micro_batch_tokens=8192,
+    ),
 )
 DRY = (
     Case("dry", dtype="float32", prompt=64, reply=16, tasks=2, group=4),
@@ -91,21 +102,30 @@ def main() -> None:
                 f"{device.bandwidth / 1e9:.4g} GB/s",
                 flush=True,
             )
-            rows += case_rows(case, target, device, arguments.repeats)
+            for row in case_rows(case, target, device, arguments.repeats):
+                rows.append(row)
+                print("\t".join(map(str, row)), flush=True)  # kept if a later phase fails
+            free(target)
     print(table(rows))
+
+
+def free(target: torch.device) -> None:
+    """Return the memory of what is no longer used to the device."""
+    gc.collect()  # modules with hooks refer to themselves
+    if target.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def case_rows(
     case: Case, target: torch.device, device: Device, repeats: int
 ) -> Iterator[Sequence[object]]:
-    """One line per phase."""
-    measured = measure(case, target, repeats)
-    for phase, work in phases(case).items():
-        seconds, limit = measured[phase], work.limit_s(device)
-        cells = (f"{work.flops / 1e9:.4g}", f"{work.bytes / 1e9:.3g}")
+    """One line per phase, as soon as it is measured."""
+    works = phases(case)
+    for phase, seconds in measure(case, target, repeats):
+        work = works.get(phase)
+        limit = work.limit_s(device) if work else seconds / (os.cpu_count() or 1)
+        cells = (f"{work.flops / 1e9:.4g}", f"{work.bytes / 1e9:.3g}") if work else ("", "")
         yield case.name, phase, *cells, f"{limit:.3g}", f"{seconds:.3g}", f"{limit / seconds:.0%}"
-    seconds, limit = measured["tools"], measured["tools"] / (os.cpu_count() or 1)
-    yield case.name, "tools", "", "", f"{limit:.3g}", f"{seconds:.3g}", f"{limit / seconds:.0%}"
 
 
 def phases(case: Case) -> dict[str, Work]:
@@ -141,7 +161,7 @@ def attention_flops(shape: ModelShape, before: int, new: int) -> int:
 def decode_work(case: Case, weights: int) -> Work:
     """All decoding steps; a step of all slots reads the weights, prompts once, and replies.
 
-    The first token of a reply is sampled by the prefill.
+    The first token of a reply could be sampled by the prefill.
     """
     workload, shape = case.workload, case.workload.shape
     rows = min(case.tasks * case.group, case.slots)
@@ -178,6 +198,8 @@ def measure_device(target: torch.device, dtype: str) -> Device:
     size, numbers = (8192, 2**30) if is_gpu else (1024, 2**26)
     kind: torch.dtype = getattr(torch, dtype)
     left = torch.randn(size, size, device=target).to(kind)
+    for _ in range(50 if is_gpu else 0):
+        torch.matmul(left, left)  # an idle GPU runs at a lower clock
     source = torch.zeros(numbers, dtype=torch.uint8, device=target)
     copy = torch.empty_like(source)
     product_s = timed(lambda: torch.matmul(left, left), target, 7)
@@ -197,25 +219,32 @@ def timed(run: Callable[[], object], target: torch.device, repeats: int) -> floa
     return statistics.median(seconds[1:])
 
 
-def measure(case: Case, target: torch.device, repeats: int) -> dict[str, float]:
-    """Seconds of each phase."""
+def measure(case: Case, target: torch.device, repeats: int) -> Iterator[tuple[str, float]]:
+    """The phases and their seconds."""
     rng, config = Random(0), case.config
     policy = build(case, target)
     groups = [random_group(case, rng) for _ in range(case.tasks)]
     advantages = [[rng.uniform(-1, 1) for _ in range(case.group)] for _ in groups]
     sampler = transformers_sampler_for(policy, config)
-    prefill_s = timed(lambda: sample(case, sampler, groups, 1), target, repeats)
-    sample_s = timed(lambda: sample(case, sampler, groups, case.reply), target, repeats)
+    # Graphs decode several tokens, so the shortest reply is a prefill and as many steps.
+    counts = (GRAPH_STEPS, case.reply // 2, case.reply)
+    shortest_s, half_s, sample_s = (
+        timed(partial(sample, case, sampler, groups, count), target, repeats) for count in counts
+    )
+    step_s = (sample_s - half_s) / (counts[2] - counts[1])
+    prefill_s = shortest_s - GRAPH_STEPS * step_s
+    print(f"{case.name}: {1000 * step_s:.2f} ms per late decode step", flush=True)
+    yield "prefill", prefill_s
+    yield "decode", sample_s - prefill_s
+    del sampler
+    free(target)  # its KV cache and graphs, so that the update of the largest case fits
+    if case.kl_coef:
+        yield "reference", timed(lambda: score(case, policy, groups), target, repeats)
     # The update is measured alone: reference log-probs are a phase of their own.
     plain = config.model_copy(update={"kl_coef": 0.0})
     learner = Learner(policy, plain, DistributedContext.initialize(device=target))
-    return {
-        "prefill": prefill_s,
-        "decode": sample_s - prefill_s,
-        "reference": timed(lambda: score(case, policy, groups), target, repeats),
-        "update": timed(lambda: learner.update(groups, advantages), target, repeats),
-        "tools": tool_seconds(case.tasks * case.group),
-    }
+    yield "update", timed(lambda: learner.update(groups, advantages), target, repeats)
+    yield "tools", tool_seconds(case.tasks * case.group)
 
 
 def sample(
