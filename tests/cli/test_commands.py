@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -146,6 +147,19 @@ def test_score_refuses_a_file_without_recordings(
     status, _, err = run(capsys, "score", str(file))
     assert status == 2
     assert message in err
+
+
+def test_evaluate_prints_the_chance_that_all_of_k_trials_succeed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "evaluation.json"
+    toy = "--model_name_or_path tabular --task_order toy_left --max_new_tokens 1"
+    assert main(["evaluate", *toy.split(), "--evaluation.trials", "5", "--out", str(out)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert {name for name in printed if "^" in name} == {"pass^2", "pass^4"}
+    tasks = json.loads(out.read_text())["cells"]["toy_left"]["tasks"].values()
+    # Of the 10 pairs of 5 trials, c successes make c(c − 1)/2.
+    assert printed["pass^2"] == pytest.approx(fmean(c * (c - 1) / 20 for c, _ in tasks))
 
 
 def test_missing_file_and_unknown_domain_give_a_one_line_error(

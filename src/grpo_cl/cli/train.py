@@ -13,6 +13,7 @@ from grpo_cl.config import GRPOConfig, require_model_place
 from grpo_cl.envs.tasks import TaskDataLoader
 from grpo_cl.errors import ConfigError
 from grpo_cl.integrations.plan import Evaluation
+from grpo_cl.metrics.continual import pass_hat_k, pass_hat_ks
 from grpo_cl.metrics.diagnostics import evaluation_problem
 from grpo_cl.metrics.floors import floor_numbers, floor_remarks
 from grpo_cl.metrics.rmatrix import Cell, RMatrix
@@ -160,7 +161,9 @@ def _evaluate_hosted(config: GRPOConfig, model: str, base_url: str | None) -> di
 
 def _numbers(config: GRPOConfig, domain: str, cell: Cell) -> dict[str, float | None]:
     facts = domain_facts(domain, TaskDataLoader(config))
-    return {**cell.numbers(), **floor_numbers(cell, facts)}
+    ks = pass_hat_ks(config.evaluation.trials)[1:]  # pass^1 is the pass rate
+    reliability = {f"pass^{k}": pass_hat_k(cell.tasks, k) for k in ks}
+    return {**cell.numbers(), **reliability, **floor_numbers(cell, facts)}
 
 
 def _warn(domain: str, cell: Cell) -> None:

@@ -156,6 +156,11 @@ def pass_hat_k(tasks: Counts, k: int) -> float | None:
     )
 
 
+def pass_hat_ks(trials: int) -> list[int]:
+    """The k for which pass^k is shown, with that many trials of a task."""
+    return [k for k in (1, 2, 4, 8) if k <= trials]
+
+
 def pass_at_k(tasks: Counts, k: int) -> float | None:
     """Probability that one of k trials of a task succeeds (pass@k), unbiased, mean over tasks."""
     return mean_or_none(

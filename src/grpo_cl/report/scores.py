@@ -12,6 +12,7 @@ from grpo_cl.metrics.continual import (
     forward_transfer,
     learning_accuracy,
     mean_or_none,
+    pass_hat_ks,
 )
 from grpo_cl.metrics.floors import FLOORS, DomainFloors, domain_floors, without_floor_tasks
 from grpo_cl.metrics.rmatrix import BASE, TOOL_ARGUMENTS, TOOL_NAME, Cell, DomainFacts, RMatrix
@@ -149,7 +150,7 @@ def pass_hat_rows(matrix: RMatrix) -> PassHatTable:
     trials = min((n for cell in last.values() for _, n in cell.tasks.values()), default=0)
     if trials < 2:
         return PassHatTable(trials, [], [])
-    ks = [k for k in (1, 2, 4, 8) if k <= trials]
+    ks = pass_hat_ks(trials)
     rows = [
         (domain, [pass_hat_interval(last[domain].tasks, k) for k in ks])
         for domain in matrix.domains
