@@ -190,11 +190,15 @@ def test_micro_batches_are_those_of_the_learner(
     assert sorted(map(len, actual)) == sorted(batch.rows for batch in case.workload.micro_batches)
 
 
-def test_decoding_copies_adapters_and_merged_linear_layers_of_a_small_model():
+def test_decoding_copies_adapters_and_merged_linear_layers():
     # QKV 576 x (576 + 2 x 192), gate and up 576 x 2 x 1536; 30 layers in bfloat16.
     copied = 2 * 30 * 576 * (576 + 2 * 192 + 2 * 1536)
     assert decoder_copy_bytes(Case("smollm2-135m", graphs=True).workload) == copied
     assert decoder_copy_bytes(Case("smollm2-135m").workload) == 0
     adapted = Case("smollm2-135m", graphs=True, rank=16).workload
     assert decoder_copy_bytes(adapted) == copied + 2 * adapted.trainable_parameters
-    assert decoder_copy_bytes(Case("qwen2.5-1.5b", graphs=True).workload) == 0  # 2.9 GiB
+    # 2.9 GiB of weights: only QKV, 1536 x (1536 + 2 x 256) and as many biases as outputs; 28 layers.
+    copied = 2 * 28 * (1536 + 1) * (1536 + 2 * 256)
+    assert decoder_copy_bytes(Case("qwen2.5-1.5b", graphs=True).workload) == copied
+    # QKV of 32 billion weights are 4.4 GiB.
+    assert decoder_copy_bytes(Case("qwen2.5-32b", graphs=True).workload) == 0

@@ -87,15 +87,18 @@ def retained_cache_bytes(workload: Workload) -> int:
 
 
 def decoder_copy_bytes(workload: Workload) -> int:
-    """Weights copied for decoding: adapters, and merged linear layers of a small model."""
+    """Weights copied for decoding: adapters, and merged linear layers."""
     shape = workload.shape
     if not uses_cuda_graphs(workload) or not shape.can_be_fused:
         return 0
     adapters = workload.trainable_parameters if workload.has_lora else 0
+    by_input: Counter[str] = Counter()
+    for linear in shape.linears:
+        by_input[linear.source] += workload.dtype_bytes * linear.parameters
+    qkv, gate_up = (shape.num_hidden_layers * by_input[name] for name in ("attention", "mlp"))
     is_small = workload.dtype_bytes * shape.parameters <= MAX_MERGED_BYTES
-    inputs = Counter(linear.source for linear in shape.linears)
-    merged = sum(linear.parameters for linear in shape.linears if inputs[linear.source] > 1)
-    return workload.dtype_bytes * (adapters + is_small * shape.num_hidden_layers * merged)
+    merged = qkv * (qkv <= MAX_MERGED_BYTES) + gate_up * is_small
+    return workload.dtype_bytes * adapters + merged
 
 
 def slot_buffer_bytes(workload: Workload) -> int:

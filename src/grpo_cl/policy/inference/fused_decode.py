@@ -8,12 +8,12 @@ rows, M query tiles.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grpo_cl.gpu_memory.constants import MAX_MERGED_BYTES, PAGE_SIZE
@@ -63,8 +63,13 @@ class _MergedBlock(NamedTuple):
     down: MergedLinears
 
     @classmethod
-    def merge(cls, linears: BlockLinears, *, merge: bool) -> "_MergedBlock":
-        return cls(*(MergedLinears(layers, merge=merge) for layers in linears))
+    def merge(cls, linears: BlockLinears, *, qkv: bool, gate_up: bool) -> "_MergedBlock":
+        return cls(
+            qkv=MergedLinears(linears.qkv, merge=qkv),
+            output=MergedLinears(linears.output, merge=False),
+            gate_up=MergedLinears(linears.gate_up, merge=gate_up),
+            down=MergedLinears(linears.down, merge=False),
+        )
 
 
 class FusedDecoder:
@@ -78,10 +83,11 @@ class FusedDecoder:
         config = causal.config.get_text_config()
         group = config.num_attention_heads // config.num_key_value_heads
         self.tile_size: int = self._attention_kernels.tile_size(group)
-        is_small = sum(weight.nbytes for weight in causal.parameters()) <= MAX_MERGED_BYTES
-        self._linears = [
-            _MergedBlock.merge(block_linears(block), merge=is_small) for block in self._base.layers
-        ]
+        blocks = [block_linears(block) for block in self._base.layers]
+        # Alone, keys and values of a few heads leave most of a GPU idle, in a model of any size.
+        qkv = _num_bytes(layer for block in blocks for layer in block.qkv) <= MAX_MERGED_BYTES
+        gate_up = _num_bytes([causal]) <= MAX_MERGED_BYTES
+        self._linears = [_MergedBlock.merge(block, qkv=qkv, gate_up=gate_up) for block in blocks]
         self._copied: list[Tensor] = []
         self._version = 0
         self.refresh_weights(force=True)
@@ -280,6 +286,10 @@ def query_tiles(slots: Sequence[int], size: int) -> list[tuple[int, int]]:
 def _weights_version(weights: Sequence[Tensor]) -> int:
     """A number that changes when a weight is written to or moved."""
     return sum(weight._version + weight.data_ptr() for weight in weights)
+
+
+def _num_bytes(modules: Iterable[nn.Module]) -> int:
+    return sum(weight.nbytes for module in modules for weight in module.parameters())
 
 
 def _head_dim(causal: PreTrainedModel) -> int:
