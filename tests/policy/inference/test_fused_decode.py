@@ -28,6 +28,9 @@ from grpo_cl.policy.inference.fused_decode import (
 )
 from grpo_cl.policy.inference.merged_linears import MergedLinears
 from grpo_cl.policy.inference.model_runner import Chunk, ModelRunner
+from grpo_cl.policy.inference.sampler import TokenCompletion
+from grpo_cl.policy.inference.slot_scheduler import slot_prefixes
+from grpo_cl.policy.kernels.kv_cache import SlotPrefix
 from grpo_cl.policy.kernels.lora_linear import lora_linear
 from llama_models import CONTEXT, SIZES, adapted_llama, llama, partly_adapted_qwen2, qwen2, qwen3
 from parameters import mostly_slow
@@ -150,6 +153,31 @@ def test_sequences_in_slots_with_gaps_are_decoded_where_they_are() -> None:
 
 
 @pytest.mark.slow
+def test_groups_that_read_their_prompt_from_one_slot_have_the_replies_of_the_model() -> None:
+    module = built(llama)
+    assert isinstance(module, PreTrainedModel)
+    engine = sampler(module, slots=5, context=CONTEXT, graphs=True)
+    engine._decoder = GraphDecoder(module, engine._runner, lambda: FusedDecoder(module))
+    rng = Random(3)
+    prompts = [some_ids(rng, 40, 40) for _ in range(2)]
+    # Eight sequences for five slots: later ones take the slots of those that others read.
+    histories = {name: [*prompts[name // 4], name] for name in range(8)}
+    lengths = {name: 2 + 5 * (name % 4) for name in histories}
+    engine.submit(
+        request(name, ids, max_new_tokens=lengths[name]) for name, ids in histories.items()
+    )
+    read: list[SlotPrefix] = []
+    done: dict[int, TokenCompletion] = {}
+    while len(done) < len(histories):
+        for completion in engine.poll():
+            done[completion.id] = completion
+            engine.release(completion.id)
+        read += slot_prefixes(engine._scheduler.running())
+    assert all(is_greedy(module, ids, done[name].ids) for name, ids in histories.items())
+    assert any(prefix.length == 40 for prefix in read)
+
+
+@pytest.mark.slow
 def test_weights_that_change_between_sequences_are_used_by_the_next_one() -> None:
     module = built(llama)
     assert isinstance(module, PreTrainedModel)
@@ -204,6 +232,28 @@ def test_rows_attend_to_their_own_tokens_and_the_visible_part_of_each_prefix() -
             )], 1) for kind in (0, 1)
         )  # fmt: skip
         torch.testing.assert_close(output_BHD[row], reference_attention(query_HD, keys, values))
+
+
+def test_the_first_tokens_of_a_row_are_read_from_the_row_that_shares_them() -> None:
+    torch.manual_seed(0)
+    query_BHD, length = torch.randn(4, 6, 16), 300
+    keys, values = torch.randn(5, 2, length, 16), torch.randn(5, 2, length, 16)
+    rows_B, positions_B = torch.tensor([3, 1, 4, 0]), torch.tensor([299, 280, 70, 100])
+    shared_slots_B, shared_lengths_B = torch.tensor([3, 3, 3, 0]), torch.tensor([270, 270, 65, 0])
+    for row, slot, shared in zip(rows_B, shared_slots_B, shared_lengths_B, strict=True):
+        for stored in (keys, values):
+            stored[row, :, :shared] = stored[slot, :, :shared]
+    read = keys.clone(), values.clone()
+    for stored in (keys, values):  # read in blocks of 64 tokens
+        stored[1, :, :256] = stored[4, :, :64] = torch.nan
+    attention = decode_attention.SplitKVAttention(query_BHD, 2, length)
+    assert len(attention.lse_SBH) == 2
+    attention.attend_suffix(
+        (keys, values), (rows_B, positions_B), (shared_slots_B, shared_lengths_B)
+    )
+    for index, output_HD in enumerate(attention.merge()):
+        visible = (kind[rows_B[index], :, : positions_B[index] + 1] for kind in read)
+        torch.testing.assert_close(output_HD, reference_attention(query_BHD[index], *visible))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,19 @@ import pytest
 import torch
 
 from architectures import VOCABULARY, built, llama
-from grpo_cl.policy.inference.slot_scheduler import MIN_SHARED_PREFIX
-from grpo_cl.policy.kernels.kv_cache import COPIED_BYTES, KVCache, KVCacheLayer, WritePlan
+from grpo_cl.policy.inference.slot_scheduler import (
+    MIN_SHARED_PREFIX,
+    SequenceState,
+    SlotScheduler,
+    slot_prefixes,
+)
+from grpo_cl.policy.kernels.kv_cache import (
+    COPIED_BYTES,
+    KVCache,
+    KVCacheLayer,
+    SlotPrefix,
+    WritePlan,
+)
 from sampling import (
     finish,
     forward_sizes,
@@ -96,6 +107,47 @@ def test_prefixes_of_different_lengths_are_copied_in_one_call() -> None:
     done = finish(engine, 3)
     assert sizes[:2] == [2 * 19, 3]  # the tokens after the prefix, all but the last
     assert all(is_greedy(module, ids, done[name].ids) for name, ids in prompts.items())
+
+
+def waiting(name: int, ids: list[int]) -> SequenceState:
+    return SequenceState(name, ids, is_waiting=True)
+
+
+def prefilled(scheduler: SlotScheduler, *sequences: SequenceState) -> None:
+    """Give slots to the sequences, copy what others hold and prefill the rest."""
+    scheduler.admit(sequences)
+    scheduler.copy_shared_prefixes(sequences)
+    for state in sequences:
+        state.num_cached = len(state.ids) - 1
+
+
+def test_copies_of_a_prompt_are_read_from_one_slot() -> None:
+    scheduler, prompt = SlotScheduler(KVCache(8, 256), 8), list(range(100))
+    first, other = waiting(0, [*prompt, 1, 2]), waiting(1, list(range(500, 600)))
+    second, third = waiting(2, [*prompt, 3]), waiting(3, [*prompt[:50], 4, 5])
+    prefilled(scheduler, first, other)
+    prefilled(scheduler, second, third)
+    running = [first, other, second, third]
+    assert slot_prefixes(running) == [(0, 101), (1, 99), (0, 100), (0, 50)]
+    assert slot_prefixes([second, third]) == [(2, 100), (2, 50)]
+    scheduler.free(first)
+    new = waiting(4, [7, *prompt])
+    prefilled(scheduler, new)
+    assert new.slot == 0
+    assert slot_prefixes([new, second, third]) == [(0, 100), (2, 100), (2, 50)]
+
+
+def test_a_copy_of_more_than_the_prompt_is_not_read_from_the_prompts_slot() -> None:
+    scheduler, prompt = SlotScheduler(KVCache(8, 256), 8), list(range(100))
+    first, second = waiting(0, prompt), waiting(1, [*prompt, 1])
+    prefilled(scheduler, first)
+    prefilled(scheduler, second)
+    third = waiting(2, [*prompt, 1, 2])
+    second.ids += [8, 9]
+    second.num_cached += 2
+    third.ids = [*second.ids, 3]
+    prefilled(scheduler, third)
+    assert slot_prefixes([first, second, third])[1:] == [SlotPrefix(0, 99), SlotPrefix(2, 102)]
 
 
 def test_sequence_does_not_wait_for_a_leader_that_is_too_short_to_copy() -> None:

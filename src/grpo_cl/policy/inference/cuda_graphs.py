@@ -22,7 +22,7 @@ from grpo_cl.policy.inference.token_sampling import (
     sample_rows,
     to_sampled_tokens,
 )
-from grpo_cl.policy.kernels.kv_cache import WritePlan
+from grpo_cl.policy.kernels.kv_cache import SlotPrefix, WritePlan
 from grpo_cl.policy.kernels.prefix_view import NO_PREFIX, PrefixRef, PrefixView
 from grpo_cl.policy.kernels.triton_support import load_kernels
 
@@ -74,7 +74,7 @@ class _Inputs(NamedTuple):
     of them: few transfers for all.
     """
 
-    integers_5B: Tensor
+    integers_7B: Tensor
     floats_NB: Tensor
     step_1: Tensor
     slots_B: Tensor
@@ -84,21 +84,24 @@ class _Inputs(NamedTuple):
     prefix_slots_B: Tensor
     prefix_lengths_B: Tensor
     """Each row's shared prefix."""
+    shared_slots_B: Tensor
+    shared_lengths_B: Tensor
+    """Where each row's first tokens are read."""
     temperatures_B1: Tensor
     top_ps_B1: Tensor
     uniforms_SB1: Tensor
 
     @classmethod
     def allocate(cls, rows: int, device: torch.device) -> "_Inputs":
-        integers_5B = torch.zeros(5, rows, dtype=torch.long, device=device)
+        integers_7B = torch.zeros(7, rows, dtype=torch.long, device=device)
         floats_NB = torch.full((2 + GRAPH_STEPS, rows), 0.5, dtype=torch.double, device=device)
         temperatures_B1, top_ps_B1, *_ = floats_NB[..., None]
         step_1 = torch.zeros(1, dtype=torch.long, device=device)
         return cls(
-            integers_5B,
+            integers_7B,
             floats_NB,
             step_1,
-            *integers_5B,
+            *integers_7B,
             temperatures_B1=temperatures_B1,
             top_ps_B1=top_ps_B1,
             uniforms_SB1=floats_NB[2:, :, None],
@@ -154,11 +157,13 @@ class DecodeGraph:
     def set_inputs(self, chunks: Sequence[Chunk], params: Sequence[Sequence[SampleParams]]) -> None:
         """Set the rows' last tokens, positions and prefixes, and how the next are sampled."""
         unused = self._size.rows - len(chunks)
-        rows = [(slot, start, ids[0], *prefix) for slot, start, ids, prefix in chunks]
-        rows += [(self._runner.slots, 0, 0, *NO_PREFIX)] * unused
+        rows = [
+            (slot, start, ids[0], *prefix, *shared) for slot, start, ids, prefix, shared in chunks
+        ]
+        rows += [(self._runner.slots, 0, 0, *NO_PREFIX, *SlotPrefix())] * unused
         temperatures = [*(row[0].temperature for row in params), *[0.0] * unused]
         top_ps = [*(row[0].top_p for row in params), *[1.0] * unused]
-        copy_numbers(list(zip(*rows, strict=True)), self._inputs.integers_5B)
+        copy_numbers(list(zip(*rows, strict=True)), self._inputs.integers_7B)
         copy_numbers([temperatures, top_ps, *self._uniforms(params)], self._inputs.floats_NB)
         self._inputs.step_1.zero_()
 
@@ -181,6 +186,7 @@ class DecodeGraph:
             sources_N=None,
             num_rows=size.rows,
             length=size.length,
+            shared_N=(inputs.shared_slots_B, inputs.shared_lengths_B),
         )
         prefix_view = None
         if size.prefixes:

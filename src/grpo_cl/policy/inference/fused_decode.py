@@ -208,7 +208,7 @@ class FusedDecoder:
         splits = self._attention_kernels.SplitKVAttention(
             query_BHD, key_heads, *lengths, context.tiles
         )
-        splits.attend_suffix(cache, where)
+        splits.attend_suffix(cache, where, plan.shared_N)
         for (slot, length), visible_B in zip(prefixes, context.visible, strict=True):
             assert view is not None
             splits.attend_prefix(view.cache.row(layer, slot, length), visible_B)
@@ -240,28 +240,31 @@ def is_exact(decoder: FusedDecoder, causal: PreTrainedModel, device: torch.devic
     Each layer is compared alone, since rounding differences grow from layer to layer.
     """
     runner = ModelRunner(
-        causal, context=2 * PAGE_SIZE, slots=1, device=device, max_prefill_tokens=PAGE_SIZE
+        causal, context=2 * PAGE_SIZE, slots=2, device=device, max_prefill_tokens=PAGE_SIZE
     )
     base: Any = causal.base_model
     weight: Tensor = base.embed_tokens.weight
     ids = [number % weight.shape[0] for number in range(2 * PAGE_SIZE)]
     before, probe = ids[:-PROBE_TOKENS], ids[-PROBE_TOKENS:]
-    prompts = [Chunk(0, 0, before[PAGE_SIZE:], PrefixRef(0, PAGE_SIZE)), Chunk(1, 0, before)]
+    prompts = [Chunk(0, 0, before[PAGE_SIZE:], PrefixRef(0, PAGE_SIZE))]
+    prompts += [Chunk(slot, 0, before) for slot in (1, 2)]
     probes = [chunk._replace(start=len(chunk.ids), ids=probe) for chunk in prompts]
     # Small compared to a layer's output, which does not depend on the scale of its input.
     count = len(probes) * PROBE_TOKENS * weight.shape[1]
     hidden = 0.05 * torch.arange(count, device=device).sin()
     hidden_BTE = hidden.view(len(probes), PROBE_TOKENS, -1).to(weight.dtype)
-    tiles = query_tiles([chunk.slot for chunk in probes for _ in probe], decoder.tile_size)
-    tiles_2M = torch.tensor(tiles, device=device).t().contiguous()
+    slots = [chunk.slot for chunk in probes for _ in probe]
+    tiles_2M = torch.tensor(query_tiles(slots, decoder.tile_size), device=device).t().contiguous()
+    shared = [(1, PAGE_SIZE) if slot == 2 else (slot, 0) for slot in slots]
+    shared_2N = torch.tensor(shared, device=device).t().contiguous()
     hidden_NE = hidden_BTE.flatten(0, 1)
     with runner.inference_mode():
         runner.prefill_prefix(0, before[:PAGE_SIZE])
         for chunk in prompts:
             runner.append([chunk])
-        contexts = [
-            decoder.chunk_context(runner, probes, hidden_NE, tiling) for tiling in (None, tiles_2M)
-        ]
+        tiled = decoder.chunk_context(runner, probes, hidden_NE, tiles_2M)
+        plan = tiled.plan._replace(shared_N=(shared_2N[0], shared_2N[1]))
+        contexts = [tiled, tiled._replace(plan=plan, tiles=None)]
         for number, layer in enumerate(base.layers):
             pairs = zip(probes, hidden_BTE.split(1), strict=True)
             expected = [runner.run_layer(layer, *pair) for pair in pairs]

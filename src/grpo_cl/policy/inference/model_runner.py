@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from grpo_cl.errors import ConfigError
 from grpo_cl.gpu_memory.constants import MAX_PREFIXES, MIN_PREFIX, PAGE_SIZE
 from grpo_cl.policy.kernels import attention_dispatch as attention
-from grpo_cl.policy.kernels.kv_cache import KVCache, WritePlan
+from grpo_cl.policy.kernels.kv_cache import KVCache, SlotPrefix, WritePlan
 from grpo_cl.policy.kernels.prefix_view import (
     NO_PREFIX,
     PrefixRef,
@@ -37,6 +37,8 @@ class Chunk(NamedTuple):
     ids: Sequence[int]
     prefix: PrefixRef = NO_PREFIX
     """The shared prefix before the slot's first token."""
+    shared: SlotPrefix = SlotPrefix()
+    """Where the first tokens in the slot may be read instead."""
 
 
 class ModelRunner:

@@ -21,7 +21,7 @@ from grpo_cl.policy.kernels.prefix_view import PrefixRef, PrefixView
 def token_columns(chunks: Sequence[Chunk]) -> list[list[int]]:
     """Ids, slots, positions, prefix slots and prefix lengths of the tokens of all chunks."""
     columns: list[list[int]] = [[] for _ in range(5)]
-    for slot, start, ids, prefix in chunks:
+    for slot, start, ids, prefix, _ in chunks:
         slots, prefix_slots, lengths = ([value] * len(ids) for value in (slot, *prefix))
         added = ids, slots, range(start, start + len(ids)), prefix_slots, lengths
         for column, more in zip(columns, added, strict=True):

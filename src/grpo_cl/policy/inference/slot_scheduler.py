@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from grpo_cl.policy.inference.model_runner import Chunk
-from grpo_cl.policy.kernels.kv_cache import KVCache
+from grpo_cl.policy.kernels.kv_cache import KVCache, SlotPrefix
 from grpo_cl.policy.kernels.prefix_groups import common_prefix_length
 from grpo_cl.policy.kernels.prefix_view import NO_PREFIX, PrefixRef
 
@@ -29,6 +29,10 @@ class SequenceState:
     last_used: int = 0
     num_prefilled: int = 0
     """Ids that were prefilled since the request, those of a new shared prefix included."""
+    copied_from: "SequenceState | None" = None
+    """The sequence whose slot held the first tokens in its own; None if they were prefilled."""
+    num_copied: int = 0
+    """Tokens that were copied from there."""
 
     @property
     def is_running(self) -> bool:
@@ -44,6 +48,11 @@ class SequenceState:
     def num_to_prefill(self) -> int:
         """Uncached ids but the last, which the next decode step feeds."""
         return len(self.ids) - 1 - self.num_cached
+
+    @property
+    def origin(self) -> "tuple[SequenceState, int]":
+        """The sequence that was prefilled with its first tokens, and the number of these tokens."""
+        return (self.copied_from, self.num_copied) if self.copied_from else (self, self.num_in_slot)
 
     def next_chunk(self, count: int) -> Chunk:
         """The next ``count`` uncached ids."""
@@ -73,6 +82,7 @@ class SlotScheduler:
         if state.slot is not None:
             self._slots[state.slot] = None
             state.slot, state.num_cached, state.prefix = None, 0, NO_PREFIX
+            state.copied_from, state.num_copied = None, 0
 
     def running(self) -> list[SequenceState]:
         """The sequences of the next decode step, in the order of their slots."""
@@ -104,6 +114,11 @@ class SlotScheduler:
         ]
         self._copy([copy for _, copy in matches])
         for state, copy in matches:
+            source = self._slots[copy.source]
+            assert source is not None
+            origin, length = source.origin
+            state.copied_from = origin if copy.length <= length else source
+            state.num_copied = copy.length
             state.num_cached = state.prefix.length + copy.length
 
     def _copy_sources(self) -> dict["_PrefixKey | None", list[SequenceState]]:
@@ -161,6 +176,18 @@ class _PrefixKey(NamedTuple):
     prefix: PrefixRef
     ids: tuple[int, ...]
     """The first ids in the slot."""
+
+
+def slot_prefixes(sequences: Iterable[SequenceState]) -> list[SlotPrefix]:
+    """For each sequence a slot with the same first tokens: one slot for all copies of a prompt."""
+    first: dict[tuple[SequenceState, PrefixRef], SequenceState] = {}
+    found: list[SlotPrefix] = []
+    for state in sequences:
+        origin, length = state.origin
+        other = first.setdefault((origin, state.prefix), state)
+        assert other.slot is not None
+        found.append(SlotPrefix(other.slot, min(length, other.origin[1])))
+    return found
 
 
 def prefill_leaders(sequences: Iterable[SequenceState]) -> list[SequenceState]:

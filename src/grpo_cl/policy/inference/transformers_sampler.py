@@ -23,7 +23,12 @@ from grpo_cl.policy.inference.sampler import (
     TokenCompletion,
     check_prompt_length,
 )
-from grpo_cl.policy.inference.slot_scheduler import SequenceState, SlotScheduler, prefill_leaders
+from grpo_cl.policy.inference.slot_scheduler import (
+    SequenceState,
+    SlotScheduler,
+    prefill_leaders,
+    slot_prefixes,
+)
 from grpo_cl.policy.inference.token_sampling import SampledToken, SampleParams
 
 PREFILL_TOKENS = 4096
@@ -210,7 +215,8 @@ class TransformersSampler(DeferredRelease):
         self._prefill(running)
         rows = [(state, self._replies[state.id]) for state in running]
         params = [reply.sample_params(self._decoder.steps) for _, reply in rows]
-        chunks = [state.next_chunk(1) for state in running]
+        pairs = zip(running, slot_prefixes(running), strict=True)
+        chunks = [state.next_chunk(1)._replace(shared=shared) for state, shared in pairs]
         constraints = {
             row: partial(reply.request.constraint, state.ids[reply.start :])
             for row, (state, reply) in enumerate(rows)

@@ -17,6 +17,14 @@ COPIED_BYTES = 2**25
 """Size limit of the temporary copy while rows are copied; more is copied in pieces."""
 
 
+class SlotPrefix(NamedTuple):
+    """The first tokens of a slot, which another slot of the same KV cache holds too."""
+
+    slot: int = 0
+    """The other slot."""
+    length: int = 0
+
+
 class WritePlan(NamedTuple):
     """Where one forward pass writes its keys and values, and which rows it attends to."""
 
@@ -30,6 +38,9 @@ class WritePlan(NamedTuple):
     """Rows the cache must have."""
     length: int
     """Tokens of the longest row, including the new ones."""
+    shared_N: tuple[Tensor, Tensor] | None = None
+    """For each token a slot with the same first tokens as its own, and their number: fused decoding
+    reads them there, so that a group's prompt is read once. None reads each row's own."""
 
 
 class KVCacheLayer(CacheLayerMixin):

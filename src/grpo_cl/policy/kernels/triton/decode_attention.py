@@ -69,10 +69,17 @@ class SplitKVAttention:
         self.lse_SBH = query_BHD.new_empty(count, rows, heads, dtype=torch.float32)
         self._filled = 0
 
-    def attend_suffix(self, cache: tuple[Tensor, Tensor], where: tuple[Tensor, Tensor]) -> None:
+    def attend_suffix(
+        self,
+        cache: tuple[Tensor, Tensor],
+        where: tuple[Tensor, Tensor],
+        shared: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         """Attend to rows of a KV cache, keys and values (rows, J, K, D).
 
-        ``where`` is each query's row and position; it attends to positions up to its own.
+        ``where`` is each query's row and position; it attends to positions up to its own. Without
+        tiles, ``shared`` may have for each query a row with the same first tokens, and their
+        number. They are read there: what several rows read at once comes from the L2 cache.
         """
         keys, values = cache
         rows, _, width = self.query_BHD.shape
@@ -80,10 +87,12 @@ class SplitKVAttention:
         queries = self._group * (1 if tiles is None else tiles.size)
         # Without tiles the kernel does not read these pointers.
         bounds = where if tiles is None else (tiles.firsts_M, tiles.counts_M)
+        is_shared = shared is not None and tiles is None
         _attend_suffix[(self._num_tiles, self._key_heads, splits)](
-            self.query_BHD, keys, values, *where, *bounds, *self._next_splits(splits),
-            rows, self._group, self._row_split, keys.stride(0), keys.stride(1), keys.stride(2),
-            width**-0.5, IS_TILED=tiles is not None, WIDTH=width,
+            self.query_BHD, keys, values, *where, *bounds, *(shared or where),
+            *self._next_splits(splits), rows, self._group, self._row_split,
+            keys.stride(0), keys.stride(1), keys.stride(2), width**-0.5,
+            IS_TILED=tiles is not None, IS_SHARED=is_shared, WIDTH=width,
             QUERIES=max(MIN_QUERIES, triton.next_power_of_2(queries)), KEYS=KEYS,
             FIXED=_fixed_loop(self._row_split),
         )  # fmt: skip
@@ -136,10 +145,14 @@ def _fixed_loop(split: int) -> int:
 
 @triton.jit
 def _attend(
-    query, keys, values, output, lse, number, is_in, visible, start, end, token_stride, scale,
+    query, keys, values, output, lse, number, is_in, visible, start, end, shared, jump,
+    token_stride, scale,
     WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FIXED: tl.constexpr,
 ):  # fmt: skip
-    """Write output and LSE of some queries over the keys from ``start`` to ``end``."""
+    """Write output and LSE of some queries over the keys from ``start`` to ``end``.
+
+    The first ``shared`` keys and values, a multiple of KEYS, are read ``jump`` elements further on.
+    """
     column = tl.arange(0, WIDTH)
     place = number[:, None] * WIDTH + column[None, :]
     queries = tl.load(query + place, is_in[:, None], 0.0)
@@ -150,13 +163,14 @@ def _attend(
         token = start + first + tl.arange(0, KEYS)
         is_key = token < end
         offset = token[:, None] * token_stride + column[None, :]
-        key = tl.load(keys + offset, is_key[:, None], 0.0)
+        further = tl.where(start + first < shared, jump, 0)
+        key = tl.load(keys + further + offset, is_key[:, None], 0.0)
         score = tl.dot(queries, tl.trans(key), input_precision="ieee") * scale
         score = tl.where(is_key[None, :] & (token[None, :] < visible[:, None]), score, -1e30)
         higher = tl.maximum(best, tl.max(score, 1))
         weight = tl.where(score > -1e29, tl.exp(score - higher[:, None]), 0.0)
         rescale = tl.exp(best - higher)
-        value = tl.load(values + offset, is_key[:, None], 0.0)
+        value = tl.load(values + further + offset, is_key[:, None], 0.0)
         total = total * rescale + tl.sum(weight, 1)
         weighted = weighted * rescale[:, None]
         weighted += tl.dot(weight.to(value.dtype), value, input_precision="ieee")
@@ -169,9 +183,9 @@ def _attend(
 
 @triton.jit
 def _attend_suffix(
-    query, keys, values, slots, positions, firsts, counts, output, lse,
-    rows, group, length, row_stride, head_stride, token_stride, scale,
-    IS_TILED: tl.constexpr,
+    query, keys, values, slots, positions, firsts, counts, shared_slots, shared_lengths,
+    output, lse, rows, group, length, row_stride, head_stride, token_stride, scale,
+    IS_TILED: tl.constexpr, IS_SHARED: tl.constexpr,
     WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FIXED: tl.constexpr,
 ):  # fmt: skip
     first, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
@@ -184,12 +198,17 @@ def _attend_suffix(
         first = tl.load(firsts + first)
         token = first + index // group
     visible = (tl.load(positions + token, is_in, -1) + 1).to(tl.int32)
-    base = tl.load(slots + first) * row_stride + head * head_stride
+    slot = tl.load(slots + first)
+    base = slot * row_stride + head * head_stride
+    shared, jump = 0, 0
+    if IS_SHARED:
+        shared = tl.load(shared_lengths + first).to(tl.int32) // KEYS * KEYS
+        jump = (tl.load(shared_slots + first) - slot) * row_stride
     skipped = split.to(tl.int64) * rows * key_heads * group
     _attend(
         query, keys + base, values + base, output + skipped * WIDTH, lse + skipped,
         (token * key_heads + head) * group + index % group, is_in, visible,
-        split * length, tl.minimum(tl.max(visible), (split + 1) * length),
+        split * length, tl.minimum(tl.max(visible), (split + 1) * length), shared, jump,
         token_stride, scale, WIDTH, QUERIES, KEYS, FIXED,
     )  # fmt: skip
 
@@ -211,7 +230,7 @@ def _attend_prefix(
     skipped = split.to(tl.int64) * rows * key_heads * group
     _attend(
         query, keys + base, values + base, output + skipped * WIDTH, lse + skipped,
-        number, is_in, limit, split * length, tl.minimum(tl.max(limit), (split + 1) * length),
+        number, is_in, limit, split * length, tl.minimum(tl.max(limit), (split + 1) * length), 0, 0,
         token_stride, scale, WIDTH, QUERIES, KEYS, FIXED,
     )  # fmt: skip
 
