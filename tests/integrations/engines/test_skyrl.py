@@ -22,6 +22,7 @@ from ray import cloudpickle
 from skyrl.train.config.config import FSDPConfig
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.generators.base import TrajectoryID
+from skyrl.train.generators.utils import get_rollout_metrics
 from skyrl.train.utils.trainer_utils import build_dataloader
 from torch import distributed
 from torch._C._distributed_c10d import HashStore
@@ -30,6 +31,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from chat_server import ChatServer
 from chat_templates import tokenizer_of
+from engine_steps import Step, read_steps
 from grpo_cl.cli import main
 from grpo_cl.config import RewardConfig, RolloutConfig
 from grpo_cl.envs import DOMAINS, Domain
@@ -496,3 +498,48 @@ def test_evaluation_is_off_without_validation_data() -> None:
 
 def test_end_of_turn_token_is_removed_from_a_reply() -> None:
     assert PLAIN.reply("Bye.<|im_end|>") == Message(role="assistant", content="Bye.")
+
+
+CONSOLE = """
+import json, sys
+from loguru import logger
+from skyrl.train.utils.tracking import Tracking
+from skyrl.train.utils.utils import configure_ray_worker_logging
+configure_ray_worker_logging()
+tracking = Tracking("grpo-cl", "skyrl", backend="console")
+for step, metrics in enumerate(json.loads(sys.argv[1])):
+    tracking.log(metrics, step=step, commit=True)
+logger.complete()
+"""
+
+
+def test_times_that_skyrl_logs_are_read_from_its_console(tmp_path: Path) -> None:
+    masks = [[1] * 150 + [0] * 350] * 3 + [[1] * 250 + [0] * 450]
+    responses = [[7] * len(mask) for mask in masks]
+    metrics = get_rollout_metrics(responses, [1.0, 0.0, 0.0, 1.0], loss_masks=masks)
+    metrics |= {"generate/batch_num_seq": 4, "reward/avg_raw_reward": 0.5}
+    metrics |= {"policy/policy_loss": float("nan"), "trainer/global_step": 1}
+    times = {"step": 50.5, "generate": 30.25, "fwd_logprobs_values_reward": 4.5}
+    times |= {"train_critic_and_policy": 10.0, "save_hf_model": 2.5, "sync_weights": 3.0}
+    metrics |= {f"timing/{name}": seconds for name, seconds in times.items()}
+    logged = json.dumps([{"eval/all/avg_score": 0.25}, metrics])
+    # A process of its own: SkyRL replaces the handlers of the root logger.
+    done = subprocess.run(
+        [sys.executable, "-c", CONSOLE, logged], capture_output=True, text=True, check=True
+    )
+    log = tmp_path / "skyrl.txt"
+    log.write_text(done.stderr)
+    assert "\x1b[1m\x1b[32mStep 1: " in log.read_text()
+    assert read_steps(log) == [
+        Step(
+            step_s=48.0,
+            rollouts_s=30.25,
+            logprobs_s=4.5,
+            update_s=10.0,
+            sync_s=3.0,
+            episodes=4,
+            generated_tokens=700.0,
+            peak_gib=None,
+            reward=0.5,
+        )
+    ]

@@ -22,10 +22,19 @@ from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 from verl.protocol import DataProto
+from verl.trainer.ppo.metric_utils import (
+    compute_data_metrics,
+    compute_throughout_metrics,
+    compute_timing_metrics,
+)
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
+from verl.utils.metric import reduce_metrics
+from verl.utils.py_functional import rename_dict
+from verl.utils.tracking import Tracking
 from verl.workers.rollout.replica import TokenOutput
 
 import grpo_cl
+from engine_steps import Step, read_steps
 from grpo_cl.config import GRPOConfig
 from grpo_cl.envs import load_domain
 from grpo_cl.envs.tasks import TaskDataLoader
@@ -220,3 +229,47 @@ def test_episode_without_a_reply_has_the_step_of_the_weights_that_verl_needs(tmp
     assert list(output.non_tensor_batch["lost"]) == [1.0, 1.0, 1.0]
     steps = np.array(output.non_tensor_batch["min_global_steps"], dtype=int)  # as verl does
     assert steps.tolist() == [0, 0, 0]
+
+
+def test_times_that_verl_logs_are_read_from_its_console(tmp_path, capsys):
+    lengths = {
+        "prompt_length": torch.tensor([4.0, 5.0, 6.0, 5.0]),
+        "response_length": torch.tensor([10.0, 9.0, 8.0, 10.0]),
+    }
+    rows = {"advantages", "returns", "response_mask", "responses"}
+    scores = torch.nn.functional.pad(torch.tensor([[1.0], [0.0], [0.0], [0.0]]), (9, 0))
+    batch = DataProto.from_dict(
+        {name: torch.ones(4, 10) for name in rows}
+        | {"token_level_scores": scores, "token_level_rewards": scores}
+        | {"prompts": torch.ones(4, 6), **lengths},
+        meta_info={"global_token_num": [14, 14, 14, 15]},
+    )
+    batch.non_tensor_batch["__num_turns__"] = np.array([3, 4, 5, 6], dtype=np.int32)
+    times = {"gen": 21.0, "old_log_prob": 2.0, "ref": 1.0, "adv": 0.01, "update_actor": 8.0}
+    times |= {"save_checkpoint": 6.0, "update_weights": 3.0, "step": 47.0}
+    memory = rename_dict({"perf/max_memory_allocated_gb": [10.5]}, "actor/")
+    logged = {
+        **reduce_metrics(memory),
+        **compute_data_metrics(batch, use_critic=False),
+        **compute_timing_metrics(batch, times),
+        **compute_throughout_metrics(batch, times, 1),
+    }
+    tracking = Tracking("grpo-cl", "verl", ["console"])
+    tracking.log({"val-core/grpo_cl/reward/mean@1": np.float64(0.25)}, step=0)
+    tracking.log(logged, step=1)
+    log = tmp_path / "verl.txt"
+    log.write_text(capsys.readouterr().out)
+    assert "np.float64(4.5)" in log.read_text()
+    assert read_steps(log) == [
+        Step(
+            step_s=41.0,
+            rollouts_s=21.0,
+            logprobs_s=3.0,
+            update_s=8.0,
+            sync_s=3.0,
+            episodes=4,
+            generated_tokens=None,
+            peak_gib=10.5,
+            reward=0.25,
+        )
+    ]
