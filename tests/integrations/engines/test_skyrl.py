@@ -31,12 +31,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from chat_server import ChatServer
 from chat_templates import tokenizer_of
+from documented_plans import documented_arguments
 from engine_steps import Step, read_steps
 from grpo_cl.cli import main
 from grpo_cl.config import RewardConfig, RolloutConfig
 from grpo_cl.envs import DOMAINS, Domain
 from grpo_cl.errors import ConfigError
-from grpo_cl.integrations.rows import task_row
+from grpo_cl.integrations.rows import read_table, task_row
 from grpo_cl.integrations.skyrl import workers
 from grpo_cl.integrations.skyrl.environment import register
 from grpo_cl.integrations.skyrl.settings import load_settings, read_settings
@@ -313,6 +314,18 @@ def test_documented_settings_for_one_gpu_are_accepted(
     for context in contexts:
         settings = load_settings([*overrides, *context.split()])
         assert settings.generator.max_input_length + 256 in {8192, 16384}
+
+
+def test_documented_settings_for_24_steps_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(DOCS.parents[2])
+    settings = load_settings(documented_arguments(DOCS, "skyrl", tmp_path / "plan"))
+    trainer, generator = settings.trainer, settings.generator
+    assert trainer.train_batch_size * generator.n_samples_per_prompt == 64
+    assert trainer.policy_mini_batch_size == trainer.train_batch_size  # one update per batch
+    (table,) = settings.data.train_data
+    assert len(read_table(Path(table)).tasks) == 24 * trainer.train_batch_size
 
 
 def test_overrides_set_skyrl_settings_and_ours() -> None:

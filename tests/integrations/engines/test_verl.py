@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from chat_server import ChatServer
+from documented_plans import documented_arguments
 from paths import ROOT
 
 pytest.importorskip("verl", reason="verl needs a separate environment: make test-engine-verl")
@@ -27,6 +28,8 @@ from verl.trainer.ppo.metric_utils import (
     compute_throughout_metrics,
     compute_timing_metrics,
 )
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import omega_conf_to_dataclass, validate_config
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
@@ -42,7 +45,7 @@ from grpo_cl.errors import ConfigError
 from grpo_cl.integrations.episode_context import episode_config
 from grpo_cl.integrations.plan.folder import CONFIG_VARIABLE
 from grpo_cl.integrations.rows import task_row, write_table
-from grpo_cl.integrations.verl.__main__ import verl_command
+from grpo_cl.integrations.verl.__main__ import check_users, verl_command
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.runs.episodes import FOLDER_VARIABLE, read_episode
 
@@ -199,6 +202,23 @@ def test_settings_load_in_verl(tmp_path):
     assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "grpo_cl"
     assert config.actor_rollout_ref.rollout.calculate_log_probs
     assert np.isclose(config.actor_rollout_ref.actor.optim.lr, 1e-6)
+
+
+def test_documented_settings_for_24_steps_are_accepted(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    page = ROOT / "docs" / "engines" / "verl.md"
+    arguments = documented_arguments(page, "verl", tmp_path / "plan")
+    check_users(arguments)
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config = compose("verl", arguments)
+    OmegaConf.resolve(config)
+    has_reference, has_critic = need_reference_policy(config), need_critic(config)
+    validate_config(config, use_reference_policy=has_reference, use_critic=has_critic)
+    assert not has_reference and not has_critic
+    rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    assert rollout.max_model_len == rollout.prompt_length + rollout.response_length
+    assert config.trainer.total_training_steps == 24
+    assert config.data.train_batch_size * rollout.n == 64
 
 
 def test_shipped_settings_leave_the_limits_of_a_planned_run(tmp_path, monkeypatch):
