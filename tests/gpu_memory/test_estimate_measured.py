@@ -197,7 +197,7 @@ def test_decoding_copies_adapters_and_merged_linear_layers():
     assert decoder_copy_bytes(Case("smollm2-135m").workload) == 0
     adapted = Case("smollm2-135m", graphs=True, rank=16).workload
     assert decoder_copy_bytes(adapted) == copied + 2 * adapted.trainable_parameters
-    # 2.9 GiB of weights: only QKV, 1536 x (1536 + 2 x 256) and as many biases as outputs; 28 layers.
+    # 2.9 GiB of weights: only QKV, 1536 x (1536 + 2 x 256) and a bias per output; 28 layers.
     copied = 2 * 28 * (1536 + 1) * (1536 + 2 * 256)
     assert decoder_copy_bytes(Case("qwen2.5-1.5b", graphs=True).workload) == copied
     # QKV of 32 billion weights are 4.4 GiB.

@@ -22,8 +22,8 @@ MAX_PREFIXES = 8
 GPU_PREFILL_TOKENS = 32768
 """Most tokens of one prefill on a GPU."""
 MAX_MERGED_BYTES = 2**31
-"""Largest copy of the merged query, key and value weights of all layers, and largest model whose gate
-and up projections are merged too: above it, their products take longer than their launches."""
+"""Largest copy of the merged query, key and value weights of all layers; also the largest model
+whose gate and up projections are merged: above it, their products take longer than launches."""
 GRAPH_STEPS = 8
 """Tokens that decode graphs sample per row before the host reads them."""
 MAX_GRAPH_LENGTH = 12288

@@ -200,6 +200,17 @@ def test_graphs_run_no_further_step_once_all_replies_reach_their_limit() -> None
     assert sizes == [2] + [1] * 2 * GRAPH_STEPS
 
 
+def test_a_reply_that_ends_early_does_not_make_graphs_run_a_further_step() -> None:
+    module = built(llama)
+    stop = greedy(module, [1, 2, 3], 1)
+    sizes, engine = forward_sizes(module), sampler(module, graphs=True)
+    limits = {"max_new_tokens": 2 * GRAPH_STEPS}
+    engine.submit([request(0, [1, 2, 3], stop_ids=stop, **limits), request(1, [5, 6], **limits)])
+    done = finish(engine, 2)
+    assert [len(done[name].ids) for name in (0, 1)] == [1, 2 * GRAPH_STEPS]
+    assert len(sizes) == 1 + 2 * GRAPH_STEPS  # the prefill of both, then steps
+
+
 def test_completion_ends_with_a_stop_id_or_at_a_limit(model: torch.nn.Module, make: Make) -> None:
     expected = greedy(model, [1, 2, 3], 6)
     stop = expected[3]

@@ -257,10 +257,12 @@ class TransformersSampler(DeferredRelease):
         return sum(self._is_unfinished(state, reply) for state, reply in step.rows)
 
     def _fills_all(self, step: _InFlightStep) -> bool:
-        """Whether the step reaches the token limit of all replies, so that none needs another."""
+        """Whether the step reaches the limits of all unfinished replies: none needs another."""
         steps = self._decoder.steps
         return all(
-            len(reply.logprobs) + steps >= reply.request.max_new_tokens for _, reply in step.rows
+            len(reply.logprobs) + steps >= reply.request.max_new_tokens
+            for state, reply in step.rows
+            if self._is_unfinished(state, reply)
         )
 
     def _is_unfinished(self, state: SequenceState, reply: _Reply) -> bool:
