@@ -301,17 +301,21 @@ def run_episodes(
 
 def run_all(episodes: Iterable[Coroutine[Any, Any, Trajectory]]) -> list[Trajectory]:
     """The trajectories of episodes that are played concurrently."""
+    trajectories: list[Trajectory] = []
 
-    async def play_all() -> list[Trajectory]:
-        return await asyncio.gather(*episodes)
+    async def play_all() -> None:
+        # Not returned: asyncio.run formats the result of its task, with all token ids in it.
+        trajectories.extend(await asyncio.gather(*episodes))
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(play_all())
+        asyncio.run(play_all())
+        return trajectories
     # A notebook runs its own event loop, which cannot be entered again.
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, play_all()).result()
+        pool.submit(asyncio.run, play_all()).result()
+    return trajectories
 
 
 async def play(
