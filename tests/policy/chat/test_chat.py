@@ -158,6 +158,15 @@ def test_cached_opening_returns_equal_but_separate_lists() -> None:
     assert chat.opening(episode_setup(), [user("Hey")]) != kept
 
 
+def test_cached_opening_belongs_to_its_tools() -> None:
+    chat = chat_of("chatml")
+    with_tools = chat.opening(episode_setup(), [user("Hi")])
+    without = chat.opening(episode_setup(tools=()), [user("Hi")])
+    assert without != with_tools
+    assert chat.opening(episode_setup(), [user("Hi")]) == with_tools
+    assert chat.opening(episode_setup(tools=()), [user("Hi")]) == without
+
+
 def test_tokenizer_without_template_uses_the_fallback() -> None:
     text = decoded("none", episode(chat_of("none"), [user("Hi")], [STORY[2]]))
     assert text.endswith(

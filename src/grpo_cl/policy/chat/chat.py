@@ -10,8 +10,9 @@ import logging
 import re
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -51,13 +52,16 @@ _MARKUP = (
 )
 CACHED_OPENINGS = 512
 """Openings whose ids are cached: a group shares one, and every evaluation has the same tasks."""
+RECENT_OPENINGS = 16
+"""Openings of whose ids a list is cached too: the episodes of a group begin one after another."""
 CACHED_CONTINUATIONS = 4096
 """Continuations whose ids are cached: episodes of a group often get the same tool results."""
 _CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
 _LOG = logging.getLogger(__name__)
 
 
-class _Tools(NamedTuple):
+@dataclass(frozen=True, eq=False)  # compared by identity, as the key of a cache
+class _Tools:
     """The tools of the last scene, rendered; the next scene usually has the same."""
 
     schemas: Sequence[ToolSchema]
@@ -89,20 +93,26 @@ class Chat:
         self.stop_ids: tuple[int, ...] = self._find_stop_ids()
         """Any of these ends a reply and is its last token."""
         self._opening_ids = lru_cache(maxsize=CACHED_OPENINGS)(self._encode)
+        self._recent_opening = lru_cache(maxsize=RECENT_OPENINGS)(self._new_opening)
         self._continuation_ids = lru_cache(maxsize=CACHED_CONTINUATIONS)(self._encode)
+        self._rendered_continuation = lru_cache(maxsize=CACHED_CONTINUATIONS)(self._after_reply)
         self._tools = self._render_tools(())
 
     def opening(self, scene: Scene, messages: Sequence[Message]) -> list[int]:
         """The prompt of the first reply, generation prompt included."""
         if scene.tools != self._tools.schemas:
             self._tools = self._render_tools(scene.tools)
-        system = self._special_tokens.escape_special_tokens(scene.system)
-        if self._tools.description:
-            system = f"{self._tools.description}\n\n{system}".strip()
+        encode = self._new_opening if _has_calls(messages) else self._recent_opening
+        return encode(self._tools, scene.system, tuple(messages)).copy()
+
+    def _new_opening(self, tools: _Tools, system: str, messages: Sequence[Message]) -> list[int]:
+        system = self._special_tokens.escape_special_tokens(system)
+        if tools.description:
+            system = f"{tools.description}\n\n{system}".strip()
         rejection: ConfigError | None = None
         for turns in self._arrangements(system, self._visible(messages)):
             try:
-                text = self._template.render_complete(turns, tools=self._tools.for_template)
+                text = self._template.render_complete(turns, tools=tools.for_template)
             except ConfigError as error:
                 rejection = error
                 continue  # the template may accept another arrangement
@@ -115,17 +125,20 @@ class Chat:
 
         They are the end of a truncated reply, ``messages`` and the next generation prompt.
         """
+        render = self._after_reply if _has_calls(messages) else self._rendered_continuation
+        rest, end = render(tuple(messages)), self._template.end_of_turn
+        if ended and rest.lstrip().startswith(end):
+            rest = rest.lstrip().removeprefix(end)
+        return list(self._continuation_ids(rest, end))
+
+    def _after_reply(self, messages: Sequence[Message]) -> str:
         turns = self._turns(self._visible(messages), as_text=False)
         has_results = bool(turns) and turns[0]["role"] == "tool"
         call_format = self._template.call_format if has_results else None
         try:
-            rest = self._template.after_reply(turns, call_format=call_format)
+            return self._template.after_reply(turns, call_format=call_format)
         except ConfigError:
-            rest = self._template.after_reply(_merge_same_role(turns), call_format=call_format)
-        end = self._template.end_of_turn
-        if ended and rest.lstrip().startswith(end):
-            rest = rest.lstrip().removeprefix(end)
-        return list(self._continuation_ids(rest, end))
+            return self._template.after_reply(_merge_same_role(turns), call_format=call_format)
 
     def encode_reply(self, message: Message) -> list[int]:
         """The ids of an assistant message as the policy should write it, end included."""
@@ -275,6 +288,11 @@ def _is_same(parsed: ParsedReply, message: Message) -> bool:
     calls = [(call.name, call.arguments) for call in message.tool_calls or ()]
     content = (message.content or "").strip()
     return parsed.content == content and [(c.name, c.arguments) for c in parsed.calls] == calls
+
+
+def _has_calls(messages: Sequence[Message]) -> bool:
+    """Whether a message has calls, whose arguments cannot be hashed: it is no key of a cache."""
+    return any(message.tool_calls for message in messages)
 
 
 def _call_id(original: str) -> str:
