@@ -10,6 +10,7 @@ is found by the name it belongs to only if it stands after that name.
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -35,6 +36,9 @@ MAX_RESULT_TOKENS = "max_result_tokens"
 RESULT_TOKENS = 1024
 """For new tokenizers: most products with all their variants, from which an agent chooses."""
 
+CACHED_TEXTS = 1024
+"""Tickets and tool results whose ids are cached: those of a group are often equal."""
+
 _NAME = re.compile(r"\s*(\w{1,64})(?=\{)")
 _IDENTIFIER = r"[\w.@#+-]{1,40}\d[\w.@#+-]{0,40}\d"
 """The start of a code such as ``mia_li_3668``: letters and signs up to the second digit."""
@@ -54,10 +58,11 @@ class CompactChat:
         self._special = {name: tokenizer.convert_tokens_to_ids(name) for name in SPECIAL}
         self._max_result = _max_result_tokens(tokenizer)
         self.stop_ids: tuple[int, ...] = (self._special[END],)
+        self._cached_ids = lru_cache(maxsize=CACHED_TEXTS)(self._encode)
 
     def opening(self, scene: Scene, messages: Sequence[Message]) -> list[int]:
         """The ticket, the messages so far and the generation prompt."""
-        ids = [self._special[TICKET], *self._encode(scene.system)] if scene.system else []
+        ids = [self._special[TICKET], *self._cached_ids(scene.system)] if scene.system else []
         for message in messages:
             ids += self._render(message)
         return [*ids, self._special[CALL]]
@@ -86,7 +91,7 @@ class CompactChat:
 
     def _render(self, message: Message) -> list[int]:
         if message.role == "tool":
-            result = self._encode(_format_result(message.content or ""))
+            result = self._cached_ids(_format_result(message.content or ""))
             return [self._special[RESULT], *result[: self._max_result]]
         if message.role == "assistant":
             return [self._special[CALL], *self.encode_reply(message)]
