@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from grpo_cl.campaigns.directory import CampaignDir
 from grpo_cl.campaigns.leaderboard import leaderboard
 from grpo_cl.campaigns.submission import (
     MAX_BYTES,
     Submission,
+    missing_runs,
     pack,
     shareable_settings,
     write_submission,
@@ -97,6 +99,43 @@ def test_a_submission_has_no_local_path_and_no_secret(
         "note": "key <redacted>",
     }
     assert str(run.parent) not in json.dumps(pack(run).to_json())
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            "grpo_cl.errors.ConfigError: no model in /tmp/x/alice_private_model: it has neither "
+            "config.json nor adapter_config.json. Give another one.",
+            "grpo_cl.errors.ConfigError: no model in …/alice_private_model: it has neither "
+            "config.json nor adapter_config.json",
+        ),
+        (
+            "/tmp/x/runs/ewc.1/r_matrix.json was changed or damaged (/tmp/x/ewc.1). Restore it.",
+            "…/r_matrix.json was changed or damaged (…/ewc.1)",
+        ),
+        ("no '~/models/a b', ~alice/c or --out=/d/e/", "no '…/a b', …/c or --out=…/e"),
+        (r"C:\Users\Alice Smith\model lacks D:/x", "…/model lacks …/x"),
+        ("/home/Alice Smith/model lacks '/home/Al. S/x'", "…/model lacks '…/x'"),
+        ("file:///tmp/x/y and http://host:1/v1/a: 404", "…/y and http://…/v1/a: 404"),
+        ("1 / 2 of runs/x, ~/.cache, </think>", "1 / 2 of runs/x, …/.cache, </think>"),
+        (f"{SECRET} in /tmp/x/y", "<redacted> in …/y"),
+        ("not finished", "not finished"),
+    ],
+)
+def test_the_reason_of_a_missing_run_is_a_sentence_without_local_paths(
+    error: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    failed = {"label": "ewc", "order": ["toy_left"], "seed": 1, "error": error}
+    write_json(CampaignDir(tmp_path).results, {"runs": [failed]})
+    (missing,) = missing_runs(tmp_path)
+    assert missing.reason == reason
+
+
+def test_settings_name_the_last_part_of_a_path_of_any_system() -> None:
+    places = {"model": r"C:\Users\Alice\model", "tools": "/home/Alice Smith/tools.py:Own"}
+    assert shareable_settings(places) == {"model": "…/model", "tools": "…/tools.py:Own"}
 
 
 def test_a_changed_file_is_named_by_its_digest(run: Path, tmp_path: Path) -> None:

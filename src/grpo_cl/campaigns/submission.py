@@ -34,6 +34,15 @@ FORMAT = 1
 MAX_BYTES = 2**28
 """Of a submission after decompression: a small compressed file must not fill the memory."""
 _HOST = re.compile(r"(?<=://)[^/\s]+")
+_ROOT = r"(?:file:///|(?<!:)//|/(?!/)|~(?:[A-Za-z_][\w.\-]*)?/|[A-Za-z]:[\\/]|\\\\)"
+_PATH = re.compile(
+    rf"""(?<=(['"`])){_ROOT}.*?(?=\1)               # in quotes: up to the closing one
+        |(?<![\w.…/<]){_ROOT}[^\s'"`]+
+            (?:(?<![.,:;)])                         # a folder of two words, not the next words
+                \ [^\s'"`.,:;()=/\\]+[/\\][^\s'"`]*)*""",
+    re.VERBOSE,
+)
+"""An absolute path within a sentence, with the punctuation after it."""
 _ENVIRONMENT = ("commit", "python", "versions", "task_releases")
 """What a submission has of ``environment.json``; the command line and the variables stay away."""
 
@@ -131,7 +140,7 @@ def pack(source: Path, *, name: str | None = None) -> Submission:
         name=name or (campaign["name"] if campaign else source.resolve().name),
         campaign=campaign,
         runs=tuple(pack_run(place) for place in places),
-        missing=tuple(map(_missing_run, _campaign_runs(source, failed=True))),
+        missing=missing_runs(source),
     )
     return whole.model_copy(update={"digest": whole.computed_digest()})
 
@@ -170,10 +179,15 @@ def _campaign_runs(source: Path, *, failed: bool) -> list[dict[str, Any]]:
     return [run for run in runs if bool(run["error"]) is failed]
 
 
+def missing_runs(source: Path) -> tuple[MissingRun, ...]:
+    """The planned runs in a campaign's results that are not finished; none of a single run."""
+    return tuple(map(_missing_run, _campaign_runs(source, failed=True)))
+
+
 def _missing_run(run: Mapping[str, Any]) -> MissingRun:
-    reason = str(run["error"]).partition(". ")[0]
+    reason = _PATH.sub(_without_folders, run["error"]).partition(". ")[0]
     return MissingRun(
-        label=run["label"], order=run["order"], seed=run["seed"], reason=str(_shareable(reason))
+        label=run["label"], order=run["order"], seed=run["seed"], reason=_shareable(reason)
     )
 
 
@@ -299,8 +313,17 @@ def _without_places(value: Any) -> Any:
     if "://" in value:
         return _HOST.sub("…", value)
     if value.startswith(("/", "~")) or re.match(r"[A-Za-z]:\\", value):
-        return f"…/{Path(value).name}"
+        return f"…/{_last_part(value)}"
     return value
+
+
+def _without_folders(match: re.Match[str]) -> str:
+    path = match[0].rstrip(r".,:;!?)]}>/\ ")
+    return f"…/{_last_part(path)}" + match[0][len(path) :].lstrip(r"\/")
+
+
+def _last_part(path: str) -> str:
+    return re.split(r"[\\/]", path.rstrip(r"\/"))[-1]
 
 
 def _sha256(data: bytes) -> str:
