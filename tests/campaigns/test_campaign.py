@@ -374,13 +374,20 @@ def test_a_campaign_is_submitted_with_all_its_runs(done: FinishedCampaign) -> No
     assert "the campaign is not that of" in difference
 
 
+def with_failed_runs(done: FinishedCampaign, tmp_path: Path, *failed: int) -> Path:
+    """A copy of the campaign whose results have an error for these runs."""
+    copy = Path(shutil.copytree(done.directory.root, tmp_path / "campaign"))
+    found = read_json(copy / "results.json")
+    for index in failed:
+        found["runs"][index]["error"] = "OutOfMemoryError: CUDA out of memory. Tried to allocate."
+    write_json(copy / "results.json", found)
+    return copy
+
+
 def test_a_failed_run_is_named_in_the_submission_and_counted_on_the_leaderboard(
     done: FinishedCampaign, tmp_path: Path
 ) -> None:
-    copy = Path(shutil.copytree(done.directory.root, tmp_path / "campaign"))
-    found = read_json(copy / "results.json")
-    found["runs"][3]["error"] = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB."
-    write_json(copy / "results.json", found)
+    copy = with_failed_runs(done, tmp_path, 3)
     submission = pack(copy)
     assert len(submission.runs) == 3
     (missing,) = submission.missing
@@ -389,6 +396,19 @@ def test_a_failed_run_is_named_in_the_submission_and_counted_on_the_leaderboard(
     assert verify(submission, copy).differences == []
     page = leaderboard([submission])
     assert "| ewc | tabular | 1 of 2 |" in page and "| sequential | tabular | 2 |" in page
+
+
+@pytest.mark.parametrize("named", [0, 2])
+def test_a_missing_run_that_a_submission_leaves_out_or_repeats_is_named(
+    named: int, done: FinishedCampaign, tmp_path: Path
+) -> None:
+    copy = with_failed_runs(done, tmp_path, 3)
+    submission = pack(copy)
+    other = submission.model_copy(update={"missing": submission.missing * named})
+    other = other.model_copy(update={"digest": other.computed_digest()})
+    assert verify(other).differences == []
+    (difference,) = verify(other, copy).differences
+    assert f"ewc, toy_left → toy_right, seed 1: named {named} time(s) as a missing" in difference
 
 
 def test_a_finished_campaign_is_not_trained_again(done: FinishedCampaign) -> None:

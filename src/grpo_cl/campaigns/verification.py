@@ -1,7 +1,7 @@
 """Compute the results of a submission again, and name everything that differs."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from grpo_cl.campaigns.submission import (
+    MissingRun,
     RunPlace,
     Submission,
     SubmittedRun,
     campaign_of,
     file_hashes,
+    missing_runs,
     needs_code,
     pack_run,
     run_places,
@@ -137,6 +139,7 @@ def _verify_tasks(run: SubmittedRun, found: Verification) -> None:
 
 
 def _verify_directories(submission: Submission, source: Path, found: Verification) -> None:
+    _verify_missing(submission, source, found)
     places = run_places(source)
     if len(places) != len(submission.runs):
         found.differences.append(
@@ -147,6 +150,23 @@ def _verify_directories(submission: Submission, source: Path, found: Verificatio
         found.differences.append(f"the campaign is not that of {source}")
     for run, place in zip(submission.runs, places, strict=True):
         _verify_files(run, place, found)
+
+
+def _verify_missing(submission: Submission, source: Path, found: Verification) -> None:
+    """The submission names each run without results once, and no other."""
+    given, actual = _counted(submission.missing), _counted(missing_runs(source))
+    for run in {**actual, **given}:
+        if given[run] != actual[run]:
+            label, order, seed = run
+            found.differences.append(
+                f"{label}, {' → '.join(order)}, seed {seed}: named {given[run]} time(s) as a "
+                f"missing run, {source} has {actual[run]}"
+            )
+    found.checked.append(f"{actual.total()} missing run(s)")
+
+
+def _counted(runs: Sequence[MissingRun]) -> Counter[tuple[str, tuple[str, ...], int]]:
+    return Counter((run.label, run.order, run.seed) for run in runs)
 
 
 def _verify_files(run: SubmittedRun, place: RunPlace, found: Verification) -> None:
