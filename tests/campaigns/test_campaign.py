@@ -411,6 +411,28 @@ def test_a_missing_run_that_a_submission_leaves_out_or_repeats_is_named(
     assert f"ewc, toy_left → toy_right, seed 1: named {named} time(s) as a missing" in difference
 
 
+def test_the_leaderboard_names_methods_without_a_finished_run_under_their_table(
+    done: FinishedCampaign, tmp_path: Path
+) -> None:
+    submission = pack(with_failed_runs(done, tmp_path, 2, 3))
+    page = leaderboard([submission])
+    table, sentence = page.strip().split("\n\n")[-2:]
+    assert table.splitlines()[-1].startswith("| toy | sequential | tabular")
+    assert sentence == "No finished run: ewc (0 of 2). Submission: toy."
+    other = tuple(run.model_copy(update={"order": ("toy_up",)}) for run in submission.missing)
+    page = leaderboard([submission.model_copy(update={"missing": other})])
+    assert page.endswith(f"\n\n## toy\\_up\n\n{sentence}\n")
+
+
+def test_a_campaign_without_a_finished_run_is_not_submitted(
+    done: FinishedCampaign, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, file = with_failed_runs(done, tmp_path, 0, 1, 2, 3), tmp_path / "submission.json"
+    assert main(["submit", str(copy), "--out", str(file)]) != 0
+    assert "none of the 4 runs of the campaign" in capsys.readouterr().err
+    assert not file.exists()
+
+
 def test_a_finished_campaign_is_not_trained_again(done: FinishedCampaign) -> None:
     before = done.directory.results.read_bytes()
     lines: list[str] = []

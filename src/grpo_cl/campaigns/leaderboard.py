@@ -65,6 +65,13 @@ def leaderboard(submissions: Sequence[Submission]) -> str:
     ranked = sorted(_rows(submissions), key=lambda row: (-(_average(row.runs) or 0.0), row[:2]))
     for row in ranked:
         tables.setdefault(row.benchmark, _head(row.runs[0])).append(_line(row))
+    for submission in submissions:
+        for order, sentence in _unfinished(submission).items():
+            own = (row for row in ranked if row.submission == submission.name)
+            same = (row.benchmark for row in own if row.runs[0].r_matrix.domains == order)
+            unknown = tuple((domain, "") for domain in order)
+            lines = tables.setdefault(next(same, unknown), [f"## {_escape(' → '.join(order))}"])
+            lines += ["", sentence]
     return "\n\n".join([_INTRODUCTION, *("\n".join(lines) for lines in tables.values())]) + "\n"
 
 
@@ -82,6 +89,21 @@ def _rows(submissions: Sequence[Submission]) -> list[_Row]:
     return [
         _Row(*key, runs, missing[*key[:2], runs[0].r_matrix.domains]) for key, runs in found.items()
     ]
+
+
+def _unfinished(submission: Submission) -> dict[tuple[str, ...], str]:
+    """For each order, a sentence that names the methods without any finished run, if there are."""
+    finished = {(run.r_matrix.domains, run.label) for run in submission.runs}
+    planned = Counter((run.order, run.label) for run in submission.missing)
+    methods: dict[tuple[str, ...], list[str]] = {}
+    for (order, label), count in planned.items():
+        if (order, label) not in finished:
+            methods.setdefault(order, []).append(f"{_escape(label)} (0 of {count})")
+    name = _escape(submission.name)
+    return {
+        order: f"No finished run: {', '.join(found)}. Submission: {name}."
+        for order, found in methods.items()
+    }
 
 
 def _benchmark(run: SubmittedRun) -> Benchmark:

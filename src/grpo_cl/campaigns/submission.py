@@ -81,7 +81,7 @@ class MissingRun(Record):
     order: tuple[str, ...]
     seed: int
     reason: str
-    """The first sentence of its error."""
+    """The first sentence of its error, or "not finished" if it did not end."""
 
 
 class Submission(Record):
@@ -131,16 +131,21 @@ class RunPlace(NamedTuple):
 
 
 def pack(source: Path, *, name: str | None = None) -> Submission:
-    """The submission of a run directory, or of all runs of a campaign's directory.
+    """The submission of a run directory, or of all finished runs of a campaign's directory.
 
-    Runs of a campaign that ended with an error are named in it.
+    The other runs that the campaign's results plan are named in it, with the reason.
     """
-    places, campaign = run_places(source), campaign_of(source)
+    places, campaign, missing = run_places(source), campaign_of(source), missing_runs(source)
+    if not places:
+        raise ConfigError(
+            f"none of the {len(missing)} runs of the campaign {str(source)!r} is finished; finish "
+            "one with grpo-cl bench, then submit the campaign"
+        )
     whole = Submission(
         name=name or (campaign["name"] if campaign else source.resolve().name),
         campaign=campaign,
         runs=tuple(pack_run(place) for place in places),
-        missing=missing_runs(source),
+        missing=missing,
     )
     return whole.model_copy(update={"digest": whole.computed_digest()})
 
@@ -161,27 +166,30 @@ def write_submission(submission: Submission, path: Path) -> None:
 
 
 def run_places(source: Path) -> list[RunPlace]:
-    """The runs of a campaign without those that failed, or the one run, in ``source``."""
+    """The finished runs of a campaign, or the one run, in ``source``."""
     if not CampaignDir(source).results.exists():
         config = _settings(RunDir(source))
         return [RunPlace(source, str(config.get("cl_algorithm", "sequential")))]
     places: list[RunPlace] = []
-    for run in _campaign_runs(source, failed=False):
+    for run in _campaign_runs(source, finished=True):
         folder = file_name(f"{run['label']}.{'-'.join(run['order'])}.{run['seed']}")
         places.append(RunPlace(source / "runs" / folder, run["label"]))
     return places
 
 
-def _campaign_runs(source: Path, *, failed: bool) -> list[dict[str, Any]]:
-    """The runs in a campaign's results that ended with an error, or those that did not."""
+def _campaign_runs(source: Path, *, finished: bool) -> list[dict[str, Any]]:
+    """The runs in a campaign's results that are finished, or those that are not.
+
+    These failed, never ran or did not end, or their files were changed: each has an error.
+    """
     results = CampaignDir(source).results
     runs = read_json(results)["runs"] if results.exists() else []
-    return [run for run in runs if bool(run["error"]) is failed]
+    return [run for run in runs if bool(run["error"]) is not finished]
 
 
 def missing_runs(source: Path) -> tuple[MissingRun, ...]:
-    """The planned runs in a campaign's results that are not finished; none of a single run."""
-    return tuple(map(_missing_run, _campaign_runs(source, failed=True)))
+    """The runs in a campaign's results that are not finished, with the reason."""
+    return tuple(map(_missing_run, _campaign_runs(source, finished=False)))
 
 
 def _missing_run(run: Mapping[str, Any]) -> MissingRun:
