@@ -395,7 +395,8 @@ def test_a_failed_run_is_named_in_the_submission_and_counted_on_the_leaderboard(
     assert missing.reason == "OutOfMemoryError: CUDA out of memory"
     assert verify(submission, copy).differences == []
     page = leaderboard([submission])
-    assert "| ewc | tabular | 1 of 2 |" in page and "| sequential | tabular | 2 |" in page
+    policy = f"tabular `{str(submission.runs[0].initial_model)[:8]}`"
+    assert f"| ewc | {policy} | 1 of 2 |" in page and f"| sequential | {policy} | 2 |" in page
 
 
 @pytest.mark.parametrize("named", [0, 2])

@@ -60,6 +60,11 @@ def edited(submission: Submission, change: Callable[[dict[str, Any]], None]) -> 
     return found.model_copy(update={"digest": found.computed_digest()})
 
 
+def policy(submission: Submission) -> str:
+    """The policy of the first run as the leaderboard shows it."""
+    return f"tabular `{str(submission.runs[0].initial_model)[:8]}`"
+
+
 def only(found: Verification) -> str:
     (difference,) = found.differences
     return difference
@@ -382,8 +387,46 @@ def test_runs_of_one_method_in_two_orders_stand_in_two_tables(run: Path) -> None
     plain = pack(run)
     both = plain.model_copy(update={"runs": (*plain.runs, *edited(plain, reverse).runs)})
     page = leaderboard([both])
-    assert page.count("| run | sequential | tabular | 1 |") == 2
+    assert page.count(f"| run | sequential | {policy(plain)} | 1 |") == 2
     assert "## toy_left → toy_right" in page and "## toy_right → toy_left" in page
+
+
+def test_a_submission_names_the_initial_model_of_a_run_whose_checkpoint_is_kept(run: Path) -> None:
+    def leave_out(entry: dict[str, Any]) -> None:
+        del entry["initial_model"]
+
+    named = pack(run)
+    newest = RunDir(run).latest().path
+    assert newest is not None
+    recorded = read_json(newest / "policy" / "initial.json")
+    assert named.runs[0].initial_model == recorded["checksum"]
+    unnamed = edited(named, leave_out)
+    found = verify(unnamed, run)
+    assert found.differences == []
+    assert any("initial model not checked" in sentence for sentence in found.checked)
+    assert "| sequential | tabular | 1 |" in leaderboard([unnamed])
+    shutil.rmtree(RunDir(run).checkpoints_dir)
+    assert pack(run).digest == unnamed.digest
+    assert "initial_model is not that of" in only(verify(named, run))
+
+
+def test_another_initial_model_than_that_of_the_run_is_named(run: Path) -> None:
+    def change(entry: dict[str, Any]) -> None:
+        entry["initial_model"] = "0" * 64
+
+    assert f"initial_model is not that of {run}" in only(verify(edited(pack(run), change), run))
+
+
+def test_runs_of_one_method_from_two_initial_models_stand_in_two_rows(run: Path) -> None:
+    def change(entry: dict[str, Any]) -> None:
+        entry["initial_model"] = "0" * 64
+
+    plain = pack(run)
+    both = plain.model_copy(update={"runs": (*plain.runs, *edited(plain, change).runs)})
+    page = leaderboard([both])
+    assert page.count("## toy_left → toy_right") == 1
+    assert f"| sequential | {policy(plain)} | 1 of 2 |" in page
+    assert "| sequential | tabular `00000000` | 1 of 2 |" in page
 
 
 def test_the_commands_write_verify_and_list_submissions(
@@ -397,7 +440,7 @@ def test_the_commands_write_verify_and_list_submissions(
     assert main(["verify-submission", str(file), str(run)]) == 1
     assert "differs: sequential, toy_left → toy_right, seed 0: metrics" in capsys.readouterr().out
     assert main(["leaderboard", str(file), "--out", str(page)]) == 0
-    assert "| ours | sequential | tabular | 1 |" in page.read_text()
+    assert f"| ours | sequential | {policy(Submission.load(file))} | 1 |" in page.read_text()
 
 
 def test_the_published_leaderboard_is_made_from_the_published_submissions() -> None:

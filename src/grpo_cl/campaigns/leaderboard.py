@@ -49,8 +49,9 @@ class _Row(NamedTuple):
     method: str
     benchmark: Benchmark
     runs: Sequence[SubmittedRun]
-    num_missing: int
-    """Planned runs without results."""
+    """All from the same initial model."""
+    num_planned: int
+    """All runs of the method in this order, those without results and of other models too."""
 
 
 def leaderboard(submissions: Sequence[Submission]) -> str:
@@ -76,18 +77,18 @@ def leaderboard(submissions: Sequence[Submission]) -> str:
 
 
 def _rows(submissions: Sequence[Submission]) -> list[_Row]:
-    """One row for each method of a submission and each benchmark that it was run on."""
-    found: dict[tuple[str, str, Benchmark], list[SubmittedRun]] = {}
+    """One row for each method of a submission, benchmark that it was run on, and initial model."""
+    found: dict[tuple[str, str, Benchmark, str | None], list[SubmittedRun]] = {}
+    planned: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
     for submission in submissions:
         for run in submission.runs:
-            found.setdefault((submission.name, run.label, _benchmark(run)), []).append(run)
-    missing = Counter(
-        (submission.name, run.label, run.order)
-        for submission in submissions
-        for run in submission.missing
-    )
+            key = (submission.name, run.label, _benchmark(run), run.initial_model)
+            found.setdefault(key, []).append(run)
+            planned[submission.name, run.label, run.r_matrix.domains] += 1
+        planned.update((submission.name, run.label, run.order) for run in submission.missing)
     return [
-        _Row(*key, runs, missing[*key[:2], runs[0].r_matrix.domains]) for key, runs in found.items()
+        _Row(*key[:3], runs, planned[*key[:2], runs[0].r_matrix.domains])
+        for key, runs in found.items()
     ]
 
 
@@ -156,9 +157,12 @@ def _line(row: _Row) -> str:
     known = [matrix for matrix in rest if matrix is not None]
     other = _interval(known, average_performance) if len(known) == len(rest) else None
     episodes = sum(run.costs.training.rollouts for run in runs) // len(runs)
-    policy = str(runs[0].config.get("model_name_or_path", "?"))
-    seeds = f"{len(runs)} of {len(runs) + row.num_missing}" if row.num_missing else str(len(runs))
-    cells = [_escape(row.submission), _escape(row.method), _escape(policy), seeds]
+    policy = _escape(str(runs[0].config.get("model_name_or_path", "?")))
+    if initial_model := runs[0].initial_model:
+        policy += f" `{initial_model[:8]}`"
+    is_part = len(runs) < row.num_planned
+    seeds = f"{len(runs)} of {row.num_planned}" if is_part else str(len(runs))
+    cells = [_escape(row.submission), _escape(row.method), policy, seeds]
     cells += [_text(interval) for interval in (*intervals, other)]
     return f"| {' | '.join([*cells, f'{episodes:,}'])} |"
 

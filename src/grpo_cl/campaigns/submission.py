@@ -11,9 +11,9 @@ import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from grpo_cl.campaigns.costs import Costs, read_costs
 from grpo_cl.campaigns.directory import CampaignDir
@@ -23,7 +23,8 @@ from grpo_cl.errors import ConfigError
 from grpo_cl.metrics.continual import continual_scores
 from grpo_cl.metrics.rmatrix import RMatrix
 from grpo_cl.registry import is_in_file
-from grpo_cl.runs.layout import RunDir, file_name
+from grpo_cl.runs.checkpoints import newest_checkpoint
+from grpo_cl.runs.layout import CheckpointFiles, RunDir, file_name
 from grpo_cl.runs.settings import LOCATION
 from grpo_cl.storage.encoding import encode
 from grpo_cl.storage.files import read_json, write_file, write_json
@@ -65,6 +66,8 @@ class SubmittedRun(Record):
     costs: Costs
     files: dict[str, str]
     """The SHA-256 of the files that prove the results, by their path in the run directory."""
+    initial_model: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """The checksum of the initial model; None if no checkpoint is kept."""
 
     @model_validator(mode="after")
     def _is_finished(self) -> Self:
@@ -101,8 +104,10 @@ class Submission(Record):
         dumped = self.model_dump(mode="json")
         for entry, run in zip(dumped["runs"], self.runs, strict=True):
             entry["r_matrix"] = run.r_matrix.to_json()
+            if run.initial_model is None:
+                del entry["initial_model"]  # so that files without it keep their digest
         if not self.missing:
-            del dumped["missing"]  # so that files without it keep their digest
+            del dumped["missing"]
         return dumped
 
     def computed_digest(self) -> str:
@@ -274,7 +279,14 @@ def pack_run(place: RunPlace) -> SubmittedRun:
         scores=dict(continual_scores(matrix.scores())),  # type: ignore[arg-type]  # a TypedDict
         costs=read_costs(place.root),
         files=file_hashes(run),
+        initial_model=_initial_model(run),
     )
+
+
+def _initial_model(run: RunDir) -> str | None:
+    checkpoint = newest_checkpoint(run.checkpoints_dir)
+    file = CheckpointFiles(checkpoint).initial_model if checkpoint else None
+    return read_json(file)["checksum"] if file and file.exists() else None
 
 
 def _contents(path: Path) -> bytes:

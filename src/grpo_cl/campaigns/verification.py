@@ -42,7 +42,7 @@ TOLERANCE = 1e-9
 """Numbers that differ by less are equal: a mean of floats depends on its order."""
 MAX_NAMED = 20
 """Differing episodes that are named for each run; the rest is counted."""
-_RECORDED = ("label", "environment", "r_matrix", "costs")
+_RECORDED = ("label", "environment", "r_matrix", "costs", "initial_model")
 """What a run directory has as it is; the rest of a submission follows from the settings, the
 R-matrix and the hashes."""
 
@@ -193,8 +193,11 @@ def _verify_files(run: SubmittedRun, place: RunPlace, found: Verification) -> No
         found.differences.extend(
             f"{_name(run)}: {field} is not that of {place.root}"
             for field in _RECORDED
-            if getattr(packed, field) != getattr(run, field)
+            # A submission need not name the initial model.
+            if getattr(run, field) not in (None, getattr(packed, field))
         )
+        if run.initial_model is None:
+            found.checked.append(f"{_name(run)}: initial model not checked: it is not named")
     _verify_episodes(run, place, found)
 
 

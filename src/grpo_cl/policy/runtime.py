@@ -24,6 +24,7 @@ from grpo_cl.policy.learner.fsdp import unsharded
 from grpo_cl.policy.learner.learner import Learner
 from grpo_cl.policy.model.distributed import DistributedContext
 from grpo_cl.policy.model.policy_model import PolicyModel
+from grpo_cl.runs.layout import INITIAL_FILE
 from grpo_cl.storage.files import read_json, write_json
 from grpo_cl.types import TokenTrace, TrajectoryGroup
 
@@ -32,8 +33,6 @@ SMALL = 50_000_000
 
 PAST = "past"
 """The folder of the earlier policies that drift is measured from."""
-INITIAL_FILE = "initial.json"
-"""The checksum of the model that a run began with, whose weights a checkpoint does not contain."""
 
 
 def limit_threads(model: PolicyModel) -> None:

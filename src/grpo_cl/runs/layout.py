@@ -36,6 +36,8 @@ from grpo_cl.storage.redaction import hide
 
 SERIES = "series"
 """The key of a metrics line that names its list in metrics.json."""
+INITIAL_FILE = "initial.json"
+"""The checksum of the model that a run began with, whose weights a checkpoint does not contain."""
 
 _STEP = "step_"
 _STAGE = "checkpoint_task_"
@@ -95,6 +97,11 @@ class CheckpointFiles:
     def policy_dir(self) -> Path:
         """Weights and optimizer state for an exact resume."""
         return self.root / "policy"
+
+    @property
+    def initial_model(self) -> Path:
+        """The checksum of the model that the run began with."""
+        return self.policy_dir / INITIAL_FILE
 
     @property
     def algorithm_dir(self) -> Path:
