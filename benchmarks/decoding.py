@@ -8,7 +8,7 @@ Each decoder samples the same number of replies to the same random prompts of --
 are equal within groups of eight; a shared prefix of --shared tokens precedes all of them. A step is
 one token of every row; its time is that of the second half of the reply. A shape is a model with
 random weights. --kernels prints those that take longest in a step of the last decoder. Without a
-GPU use smaller sizes (--rows 4 --new 8): nothing is captured there, and no kernel is fused.
+GPU use smaller sizes (--rows 4 --new 16): nothing is captured there, and no kernel is fused.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from gpu_memory import Case, build
 from gpu_work import now
 from grpo_cl.cli.output import table
 from grpo_cl.config import GRPOConfig
+from grpo_cl.gpu_memory.constants import GRAPH_STEPS
 from grpo_cl.policy.inference.decoders import GraphDecoder
 from grpo_cl.policy.inference.sampler import GenerationRequest
 from grpo_cl.policy.inference.transformers_sampler import TransformersSampler
@@ -35,7 +36,7 @@ SIZES = {"rows": 128, "prompt": 525, "shared": 0, "new": 256, "rank": 0, "kernel
 DECODERS = {"eager": "single tokens", "module": "graphs of the module", "fused": "graphs, fused"}
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -45,7 +46,18 @@ def main() -> None:
     for name, default in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--decoders", nargs="+", choices=DECODERS, default=list(DECODERS))
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
+    if arguments.new < 1 or arguments.new % (2 * GRAPH_STEPS):
+        parser.error(
+            f"--new {arguments.new} is not a multiple of {2 * GRAPH_STEPS}: graphs decode "
+            f"{GRAPH_STEPS} tokens at a time, and the second half of a reply is timed; give "
+            "--new 256"
+        )
+    if arguments.rank and not arguments.shape:
+        parser.error(
+            f"--rank {arguments.rank} adds an adapter to a model with random weights; give --shape "
+            "too, or leave it out"
+        )
     policy = _policy(arguments)
     rows: list[Sequence[object]] = [("decoder", "s", "tokens/s", "ms per step", "kernels")]
     for name in arguments.decoders:
