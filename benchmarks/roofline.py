@@ -122,10 +122,15 @@ def case_rows(
     """One line per phase, as soon as it is measured."""
     works = phases(case)
     for phase, seconds in measure(case, target, repeats):
-        work = works.get(phase)
-        limit = work.limit_s(device) if work else seconds / (os.cpu_count() or 1)
-        cells = (f"{work.flops / 1e9:.4g}", f"{work.bytes / 1e9:.3g}") if work else ("", "")
-        yield case.name, phase, *cells, f"{limit:.3g}", f"{seconds:.3g}", f"{limit / seconds:.0%}"
+        yield case.name, phase, *phase_cells(works.get(phase), seconds, device)
+
+
+def phase_cells(work: Work | None, seconds: float, device: Device) -> Sequence[str]:
+    """Work, limit, seconds and share of a phase; its time is "–" where noise exceeds it."""
+    limit = work.limit_s(device) if work else seconds / (os.cpu_count() or 1)
+    counts = (f"{work.flops / 1e9:.4g}", f"{work.bytes / 1e9:.3g}") if work else ("", "")
+    measured = (f"{seconds:.3g}", f"{limit / seconds:.0%}") if seconds > 0 else ("–", "–")
+    return *counts, f"{limit:.3g}", *measured
 
 
 def phases(case: Case) -> dict[str, Work]:
@@ -235,7 +240,7 @@ def measure(case: Case, target: torch.device, repeats: int) -> Iterator[tuple[st
     prefill_s = shortest_s - GRAPH_STEPS * step_s
     print(f"{case.name}: {1000 * step_s:.2f} ms per late decode step", flush=True)
     yield "prefill", prefill_s
-    yield "decode", sample_s - prefill_s
+    yield "decode", sample_s - max(prefill_s, 0.0)
     del sampler
     free(target)  # its KV cache and graphs, so that the update of the largest case fits
     if case.kl_coef:

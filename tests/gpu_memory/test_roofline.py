@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_memory import Case
-from roofline import Device, Work, phases
+from roofline import Device, Work, phase_cells, phases
 
 LAYERS = 4 * (9312 + 2 * 4656 + 9216 + 3 * 24576 + 192)
 """Queries, keys and values with bias, output, MLP, norms."""
@@ -41,3 +41,11 @@ def test_an_update_takes_three_forward_passes_and_with_lora_two():
 @pytest.mark.parametrize(("flops", "moved", "seconds"), [(10, 4, 5), (10, 40, 20)])
 def test_the_limit_is_that_of_compute_or_bandwidth(flops: int, moved: int, seconds: float):
     assert Work(flops, moved).limit_s(Device(flops=2, bandwidth=2)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "measured"), [(4.0, ("4", "50%")), (0.0, ("–", "–")), (-0.1, ("–", "–"))]
+)
+def test_a_phase_that_is_lost_in_noise_has_no_time(seconds: float, measured: tuple[str, str]):
+    cells = phase_cells(Work(flops=4, bytes=0), seconds, Device(flops=2, bandwidth=2))
+    assert cells == ("4e-09", "0", "2", *measured)
