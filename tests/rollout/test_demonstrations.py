@@ -150,25 +150,29 @@ def test_a_demonstration_leaves_out_reads_that_tell_nothing_new() -> None:
 
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)
 def test_airline_calculates_bags_and_prices_before_it_writes_them(difficulty: float) -> None:
-    num_prices = num_bags = 0
-    refused_price: float | None = None
+    num_prices = num_bags = num_refused = 0
     for each in demonstrations("airline", difficulty):
-        contents = {message.id: message.content for message in each.messages}
-        results: list[float] = []
+        contents = {message.id: message.content or "" for message in each.messages}
+        expression, results, told = "", list[float](), None
         for call in each.tool_calls:
             if call.name == "calculate":
-                results.append(float(contents[call.id] or ""))
+                expression = str(call.arguments["expression"])
+                results.append(float(contents[call.id]))
             if call.name == "book_reservation":
                 num_prices += 1
+                insurance = 30 if call.arguments["insurance"] == "yes" else 0
+                size = len(re.findall("first_name", json.dumps(call.arguments["passengers"])))
+                assert expression.startswith(f"{insurance} * {size} + ")
                 amounts = re.findall(r'"amount": (\d+)', json.dumps(call.arguments))
-                assert float(amounts[-1]) in (results[-1], refused_price)
-                told = re.search(r"total price is (\d+)", contents[call.id] or "")
-                refused_price = float(told[1]) if told else None
+                assert float(amounts[-1]) == (float(told[1]) if told else results[-1])
+                told = re.search(r"total price is (\d+)", contents[call.id])
+                num_refused += told is not None
             if "nonfree_baggages" in call.arguments:
                 num_bags += 1
                 assert call.arguments["nonfree_baggages"] in [max(0, r) for r in results[-2:]]
-    assert num_prices
-    assert num_bags > num_prices
+        assert told is None  # the right price follows
+    assert num_refused
+    assert num_bags > num_prices > num_refused
 
 
 def test_telecom_looks_the_account_up_before_it_changes_it() -> None:
