@@ -2,6 +2,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
+from pydantic import JsonValue
 
 from grpo_cl.envs import Domain
 from grpo_cl.policy.learner.sft_data import DemonstrationSpec, generate_examples
@@ -16,7 +17,7 @@ from grpo_cl.rollout.demonstration_errors import (
     inject_error,
 )
 from grpo_cl.rollout.demonstrations import demonstrate
-from grpo_cl.types import ToolCall
+from grpo_cl.types import ToolCall, Trajectory
 
 
 def read(name: str, answer: str) -> AnsweredCall:
@@ -34,6 +35,10 @@ REFUND = write("refund", order_id="#W12")
 
 def names(calls: Sequence[ToolCall] | None) -> list[str]:
     return [call.name for call in calls or ()]
+
+
+def bookings(trajectory: Trajectory) -> list[dict[str, JsonValue]]:
+    return [call.arguments for call in trajectory.tool_calls if call.name == "book_reservation"]
 
 
 def test_stopping_early_drops_a_write_and_all_later_calls() -> None:
@@ -105,6 +110,29 @@ def test_demonstration_with_an_error_fails_and_one_without_succeeds(
             num_errors += 1
             assert oracle.score(failed).value < 1
     assert num_errors >= len(tasks) // 2
+
+
+def test_an_error_comes_after_a_booking_that_the_tool_refused(
+    domain: Callable[[str], Domain],
+) -> None:
+    airline = domain("airline")
+    oracle = RewardOracle({"airline": airline})
+    num_refused = 0
+    for task in airline.generate(seed=0, count=60, difficulty=0.0):
+        solved = demonstrate(airline, task)
+        if solved is None or not any(
+            (m.content or "").startswith("Error") for m in solved.messages
+        ):
+            continue
+        num_refused += 1
+        refused, booked = bookings(solved)
+        for seed in range(12):
+            failed = demonstrate(airline, task, error_rng=Random(seed))
+            assert failed is not None
+            assert oracle.score(failed).value < 1
+            assert bookings(failed)[:1] == [refused]
+            assert booked not in bookings(failed)
+    assert num_refused
 
 
 def test_examples_have_the_configured_rate_of_errors() -> None:

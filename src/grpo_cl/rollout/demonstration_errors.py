@@ -18,7 +18,7 @@ _WORD = re.compile(r"[\w#-]+")
 
 
 class AnsweredCall(NamedTuple):
-    """A tool call, its result, and whether it writes."""
+    """A tool call, its result, and whether it writes; a call that the tool refuses does not."""
 
     call: ToolCall
     content: str

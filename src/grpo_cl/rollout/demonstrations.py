@@ -52,8 +52,9 @@ def _run(domain: Domain, task: Task, calls: Sequence[ToolCall]) -> list[Answered
     environment = domain.environment(task, solo=True)
     answered: list[AnsweredCall] = []
     for call in number_calls(calls, 0):
-        content = environment.call(call).content
-        answered.append(AnsweredCall(call, content, environment.mutates(call)))
+        result = environment.call(call)
+        is_write = environment.mutates(call) and not result.error
+        answered.append(AnsweredCall(call, result.content, is_write))
     return answered
 
 
