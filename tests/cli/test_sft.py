@@ -98,6 +98,11 @@ def test_an_existing_model_is_refused_and_stays(
         (["--model_name_or_path", "tabular", "--count", "0"], "the tabular policy generates no"),
         (["--domain", "moon"], "unknown domain 'moon'"),
         (["resume_from=runs"], "as --resume_from DIR"),
+        (
+            ["--new_tiny", "--domain", "mock", "--count", "0", "--own", "4", "--train_split=0.01"],
+            "--own 4 demonstrates training tasks, and domain 'mock' has none with "
+            "train_split=0.01; raise train_split or leave --own out",
+        ),
     ],
 )
 def test_a_refused_overwrite_leaves_the_earlier_model_and_its_state(

@@ -103,12 +103,13 @@ def add_sft(parser: Parser) -> None:
         "--count",
         nargs="+",
         type=values.count,
-        help="tasks per domain: one value, or one for each domain; default: 1000",
+        help="tasks per domain and difficulty: one value, or one for each domain; default: 1000",
     )
     parser.add(
         "--own",
         type=values.count,
-        help="demonstrations of each domain's own training tasks besides; default: 0",
+        help="own training tasks of each domain that are drawn besides, once for all difficulties; "
+        "those without a demonstration are left out, or drawn again with --fresh; default: 0",
     )
     parser.add(
         "--fresh",

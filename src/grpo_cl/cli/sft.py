@@ -9,9 +9,8 @@ from grpo_cl.cli.extras import require
 from grpo_cl.cli.options import read_config
 from grpo_cl.config import TINY, GRPOConfig
 from grpo_cl.config.sft import SFTOptions, SFTSettings
-from grpo_cl.envs import load_domain
 from grpo_cl.errors import ConfigError
-from grpo_cl.policy.learner.sft_data import demonstration_specs
+from grpo_cl.policy.learner.sft_data import demonstration_specs, require_tasks
 from grpo_cl.runs.sft_dir import SFTDir
 
 SFT_DEFAULTS: dict[str, Any] = {"learning_rate": 1e-4, "kl_coef": 0.0}
@@ -26,7 +25,7 @@ def sft(arguments: argparse.Namespace) -> int:
     with directory.opened():
         settings = _resumed(directory, arguments) if is_resumed else _new(directory, arguments)
         for spec in demonstration_specs(settings):
-            load_domain(spec.domain)
+            require_tasks(spec)
         if is_resumed and directory.is_finished:
             print(f"{directory.root} is complete; nothing is left to do")
             return 0

@@ -15,10 +15,11 @@ class SFTOptions(ConfigRecord):
     domain: Annotated[tuple[str, ...], Field(min_length=1)] = ("airline", "retail", "telecom")
     """Domains of the demonstrations."""
     count: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (1000,)
-    """Tasks per domain: one value, or one for each domain; with ``fresh`` their ratio counts."""
+    """Tasks per domain and difficulty: one value, or one for each domain; with ``fresh`` their
+    ratio counts."""
     own: NonNegativeInt = 0
-    """Demonstrations of the own training tasks of each domain, besides the generated ones; with
-    ``fresh`` their ratio to ``count`` counts."""
+    """Own training tasks of each domain that are drawn with replacement, besides the generated
+    ones; with ``fresh`` their ratio to ``count`` counts."""
     fresh: bool = False
     """Whether every batch has new tasks, instead of those of one fixed set."""
     difficulty: tuple[Share, ...] | None = None

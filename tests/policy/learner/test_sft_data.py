@@ -77,7 +77,10 @@ def test_demonstrations_of_own_tasks_are_of_training_tasks() -> None:
     assert found == [example.scene.task.id for example in generate_examples(spec)]
     others = generate_examples(spec._replace(seed=1))
     assert found != [example.scene.task.id for example in others]
-    with pytest.raises(ConfigError, match="only 0 of 1 own tasks of telecom have a demonstration"):
+    with pytest.raises(
+        ConfigError,
+        match=r"only 0 of 1 own tasks of telecom have .* sampling\.max_context or leave --own out",
+    ):
         fresh_batch([spec], 0, size=1, context=20)
 
 

@@ -83,6 +83,16 @@ def demonstration_specs(settings: SFTSettings) -> list[DemonstrationSpec]:
     return [*generated, *own[: len(options.domain)]]
 
 
+def require_tasks(spec: DemonstrationSpec) -> None:
+    """Refuse an unknown domain, and one without the training tasks that ``own`` asks for."""
+    domain, share = load_domain(spec.domain), spec.config.train_split
+    if spec.own and not own_tasks(domain.configured(spec.config), "train", share):
+        raise ConfigError(
+            f"--own {spec.num_tasks} demonstrates training tasks, and domain {spec.domain!r} has "
+            f"none with train_split={share}; raise train_split or leave --own out"
+        )
+
+
 def generate_examples(spec: DemonstrationSpec) -> list[Example]:
     """The demonstrations of a spec; tasks without a scripted demonstration are left out."""
     domain = load_domain(spec.domain).configured(spec.config)
@@ -214,10 +224,11 @@ def _new_traces(
             return traces
     kind = "own tasks" if spec.own else "tasks"
     level = "" if spec.own else f" at difficulty {spec.difficulty}"
+    change = "leave --own out" if spec.own else "lower --difficulty"
     raise ConfigError(
         f"only {len(traces)} of {num_traces} {kind} of {spec.domain}{level} have a demonstration "
         f"of at most {context} tokens, also when others were drawn {MAX_ATTEMPTS} times; raise "
-        "sampling.max_context or lower --difficulty"
+        f"sampling.max_context or {change}"
     )
 
 
@@ -268,8 +279,8 @@ def shuffled_batches(
     """
     if len(traces) < size:
         raise ConfigError(
-            f"{len(traces)} demonstrations do not fill a batch of {size}; raise --count or lower "
-            "--batch_size"
+            f"{len(traces)} demonstrations do not fill a batch of {size}; raise --count or --own, "
+            "or lower --batch_size"
         )
     return _batches_from(start, traces, size=size, seed=seed)
 
