@@ -9,6 +9,9 @@ import pytest
 from grpo_cl.cli import main
 from grpo_cl.cli.output import printable
 from grpo_cl.cli.play import parse_typed_reply
+from grpo_cl.cli.train import _numbers
+from grpo_cl.config import GRPOConfig
+from grpo_cl.metrics.rmatrix import Cell
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -160,6 +163,13 @@ def test_evaluate_prints_the_chance_that_all_of_k_trials_succeed(
     tasks = json.loads(out.read_text())["cells"]["toy_left"]["tasks"].values()
     # Of the 10 pairs of 5 trials, c successes make c(c − 1)/2.
     assert printed["pass^2"] == pytest.approx(fmean(c * (c - 1) / 20 for c, _ in tasks))
+
+
+def test_evaluate_prints_no_chance_that_a_lost_trial_makes_unknown() -> None:
+    cell = Cell(mean=0.5, tasks={"a": (2, 4), "b": (1, 3)})
+    printed = _numbers(GRPOConfig(task_order=("toy_left",)), "toy_left", cell)
+    assert {name for name in printed if "^" in name} == {"pass^2"}
+    assert printed["pass^2"] == pytest.approx((1 / 6 + 0) / 2)
 
 
 def test_missing_file_and_unknown_domain_give_a_one_line_error(

@@ -161,7 +161,8 @@ def _evaluate_hosted(config: GRPOConfig, model: str, base_url: str | None) -> di
 
 def _numbers(config: GRPOConfig, domain: str, cell: Cell) -> dict[str, float | None]:
     facts = domain_facts(domain, TaskDataLoader(config))
-    ks = pass_hat_ks(config.evaluation.trials)[1:]  # pass^1 is the pass rate
+    trials = min((trials for _, trials in cell.tasks.values()), default=0)  # some may be lost
+    ks = pass_hat_ks(trials)[1:]  # pass^1 is the pass rate
     reliability = {f"pass^{k}": pass_hat_k(cell.tasks, k) for k in ks}
     return {**cell.numbers(), **reliability, **floor_numbers(cell, facts)}
 
