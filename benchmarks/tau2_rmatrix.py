@@ -5,9 +5,11 @@
 Reads the ``r_matrix.json`` of every run, finished or not, and from ``DIR`` what ``grpo-cl evaluate
 RUN/checkpoint_task_N --evaluation.generated COUNT --out DIR/ALGORITHM.N.json`` wrote; ``base.json``
 has the initial policy. Where all algorithms share their first stage, one has stage 0 for all.
+Tables of scores and differences have finished runs only.
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -67,6 +69,12 @@ def read_campaign(root: Path, generated: Path) -> list[Matrices]:
     if not runs:
         raise ConfigError(f"{root} has no runs/*/r_matrix.json; grpo-cl bench writes them")
     configs = [read_settings(run.config) for run in runs]
+    counts = Counter(config.cl_algorithm for config in configs)
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise ConfigError(
+            f"{root}/runs has several runs of {', '.join(repeated)}, and the tables have one of "
+            "each algorithm; name a campaign with one seed and one order"
+        )
     rows = {path.stem: Evaluation.load(path).cells for path in sorted(generated.glob("*.*.json"))}
     rows["base"] = Evaluation.load(generated / "base.json").cells
     facts = generated_facts(configs[0], rows["base"])
@@ -120,13 +128,24 @@ def pairs(algorithms: Sequence[Matrices]) -> list[Pair]:
     found: dict[tuple[object, ...], Pair] = {}
     for each in algorithms:
         for index, after in enumerate(each.tau2.stages):
-            policy = after if index <= 1 else (each.algorithm, after)
+            first = _first_equal(algorithms, each, after) if index == 1 else each.algorithm
+            policy = after if index == 0 else (first, after)
             for domain in each.tau2.domains:
                 own, other = each.tau2.cell(after, domain), each.generated.cell(after, domain)
                 if own and other:
                     pair = Pair(domain, own.mean, other.mean)
                     found.setdefault((policy, domain), pair)
     return list(found.values())
+
+
+def _first_equal(algorithms: Sequence[Matrices], each: Matrices, after: str) -> str:
+    """The first algorithm with the same results after a stage: they share the stage."""
+    return next(o.algorithm for o in algorithms if _results(o, after) == _results(each, after))
+
+
+def _results(each: Matrices, after: str) -> list[object]:
+    cells = [matrix.cell(after, d) for d in each.tau2.domains for matrix in each[1:]]
+    return [cell and cell.tasks for cell in cells]
 
 
 def pearson(found: Sequence[Pair]) -> float | None:
@@ -163,10 +182,21 @@ def matrix_rows(algorithms: Sequence[Matrices]) -> Iterator[Sequence[object]]:
 
 
 def rest_only(algorithms: Sequence[Matrices]) -> list[Matrices]:
-    """The matrices on the tasks that no floor policy solves."""
+    """The matrices on the tasks that no floor policy solves, where these tasks are known."""
     return [
-        Matrices(each.algorithm, *(without_floor_tasks(m) or m for m in each[1:]))
+        Matrices(each.algorithm, tau2, generated)
         for each in algorithms
+        if (tau2 := without_floor_tasks(each.tau2))
+        and (generated := without_floor_tasks(each.generated))
+    ]
+
+
+def finished(algorithms: Sequence[Matrices]) -> list[Matrices]:
+    """The algorithms of which both matrices have the last stage."""
+    return [
+        each
+        for each in algorithms
+        if all(matrix.evaluated_stages == matrix.stages for matrix in each[1:])
     ]
 
 
@@ -198,16 +228,20 @@ def score_rows(algorithms: Sequence[Matrices]) -> Iterator[Sequence[object]]:
 
 
 def difference_rows(algorithms: Sequence[Matrices]) -> Iterator[Sequence[object]]:
-    """Scores minus those of the first algorithm, paired over tasks."""
+    """Scores minus those of the first algorithm, paired over tasks.
+
+    All start from the same policy, so the difference of the gain is that of the performance.
+    """
     first, *others = algorithms
+    scores = {name: score for name, score in SCORES.items() if score is not average_gain}
     yield (
         f"minus `{first.algorithm}`",
-        *(f"{name} {kind}" for name in SCORES for kind in SETS),
+        *(f"{name} {kind}" for name in scores for kind in SETS),
     )
     for each in others:
         intervals = [
             bootstrap_interval([matrix], score, rng=Random(name), baseline=[reference])
-            for name, score in SCORES.items()
+            for name, score in scores.items()
             for matrix, reference in zip(each[1:], first[1:], strict=True)
         ]
         yield (f"`{each.algorithm}`", *(interval_text(found, sign="+") for found in intervals))
@@ -217,11 +251,16 @@ def change_rows(algorithms: Sequence[Matrices]) -> Iterator[Sequence[object]]:
     """The change of each domain in its own stage and since, paired over tasks."""
     domains = algorithms[0].tau2.domains
     yield ("algorithm", "change", *(f"{domain} {kind}" for domain in domains for kind in SETS))
+    last = len(domains)
+    changes = {
+        "in its stage": [partial(_change, j, before=j, after=j + 1) for j in range(last)],
+        "since": [partial(_change, j, before=j + 1, after=last) for j in range(last)],
+    }
     for each in algorithms:
-        for name, change in {"in its stage": _learned, "since": _kept}.items():
+        for name, of_domains in changes.items():
             intervals = [
-                bootstrap_interval([matrix], partial(change, index), rng=Random(name))
-                for index, _ in enumerate(domains)
+                bootstrap_interval([matrix], change, rng=Random(name))
+                for change in of_domains
                 for matrix in (each.tau2, each.generated)
             ]
             texts = [interval_text(found, sign="+") for found in intervals]
@@ -234,18 +273,12 @@ def average_gain(scores: Scores) -> float | None:
     return None if last is None or base is None else last - base
 
 
-def _learned(index: int, scores: Scores) -> float | None:
-    return _change(scores, index, before=index, after=index + 1)
-
-
-def _kept(index: int, scores: Scores) -> float | None:
-    return _change(scores, index, before=index + 1, after=-1)
-
-
-def _change(scores: Scores, index: int, *, before: int, after: int) -> float | None:
+def _change(index: int, scores: Scores, *, before: int, after: int) -> float | None:
+    """The change of a domain between two rows; None if a cell is missing or no stage between."""
+    if after >= len(scores) or before == after:
+        return None
     first, last = scores[before][index], scores[after][index]
-    is_last_stage = before == len(scores) - 1
-    return None if first is None or last is None or is_last_stage else last - first
+    return None if first is None or last is None else last - first
 
 
 def agreement_rows(found: Sequence[Pair]) -> Iterator[Sequence[object]]:
@@ -254,7 +287,7 @@ def agreement_rows(found: Sequence[Pair]) -> Iterator[Sequence[object]]:
     domains = list(dict.fromkeys(pair.domain for pair in found))
     kinds = {"all": found, "all, around domain means": centred(found)}
     kinds |= {domain: [pair for pair in found if pair.domain == domain] for domain in domains}
-    for name, chosen in kinds.items():
+    for name, chosen in kinds.items() if found else ():
         gap = fmean(pair.generated - pair.tau2 for pair in chosen)
         yield (name, len(chosen), decimal(pearson(chosen)), decimal(gap, sign="+"))
 
@@ -278,6 +311,10 @@ def draw(found: Sequence[Pair]) -> Figure:
     figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
     axes = figure.subplots()
     domains = list(dict.fromkeys(pair.domain for pair in found))
+    if len(domains) > len(COLOURS):
+        raise ConfigError(
+            f"{len(domains)} domains in a picture with {len(COLOURS)} colours; leave --out out"
+        )
     for domain, colour, marker in zip(domains, COLOURS, MARKERS, strict=False):
         chosen = [pair for pair in found if pair.domain == domain]
         axes.scatter(
@@ -311,13 +348,19 @@ def main(words: Sequence[str] | None = None) -> None:
     found, rest = pairs(algorithms), rest_only(algorithms)
     print(markdown("All tasks", matrix_rows(algorithms)))
     print(markdown("Floors", floor_rows(algorithms[0])))
-    print(markdown("Tasks that no floor policy solves", matrix_rows(rest)))
-    for title, chosen in (("all tasks", algorithms), ("without floor tasks", rest)):
-        print(markdown(f"Scores with 95 % intervals over tasks, {title}", score_rows(chosen)))
-        print(markdown(f"Differences, {title}", difference_rows(chosen)))
+    if rest:
+        print(markdown("Tasks that no floor policy solves", matrix_rows(rest)))
+    for title, chosen in (
+        ("all tasks", finished(algorithms)),
+        ("without floor tasks", finished(rest)),
+    ):
+        if chosen:
+            print(markdown(f"Scores with 95 % intervals over tasks, {title}", score_rows(chosen)))
+            print(markdown(f"Differences, {title}", difference_rows(chosen)))
     print(markdown("Changes of each domain, all tasks", change_rows(algorithms)))
     print(markdown("Agreement, all tasks", agreement_rows(found)))
-    print(markdown("Agreement, without floor tasks", agreement_rows(pairs(rest))))
+    if rest:
+        print(markdown("Agreement, without floor tasks", agreement_rows(pairs(rest))))
     if options.out is not None:
         with mpl.rc_context(STYLE):
             save(draw(found), options.out, name="tau2_rmatrix")
