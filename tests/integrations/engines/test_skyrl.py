@@ -203,6 +203,26 @@ def test_dialect_that_is_set_overrides_the_chat_template(name: str) -> None:
     assert options["dialect"] == "llama"
 
 
+def test_dialects_that_contradict_each_other_are_refused() -> None:
+    given = [f"{OURS}.dialect=llama", f"{OURS}.sampling.dialect=hermes"]
+    with pytest.raises(ConfigError, match=r"'llama' and .*'hermes' are one .* leave one of them"):
+        read_settings(given)
+    assert read_settings([given[0], f"{OURS}.sampling.dialect=llama"])
+
+
+def test_settings_stay_as_given_when_the_generator_reads_the_chat_template() -> None:
+    client = InferenceClient(byte_tokenizer())
+    settings = read_settings([])
+    generator = GrpoClGenerator(
+        generator_cfg=settings.generator,
+        skyrl_gym_cfg=settings.environment.skyrl_gym,
+        inference_engine_client=client,
+        tokenizer=client.tokenizer,
+    )
+    assert settings.environment.skyrl_gym.grpo_cl["dialect"] == "auto"
+    assert generator.skyrl_gym_cfg.grpo_cl["dialect"] == "json"
+
+
 def test_environment_without_a_dialect_is_refused(domain: GetDomain) -> None:
     mock = domain("mock")
     with pytest.raises(ConfigError, match=r"set environment.skyrl_gym.grpo_cl.dialect to"):

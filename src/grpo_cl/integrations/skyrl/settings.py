@@ -85,6 +85,12 @@ def read_settings(overrides: Sequence[str]) -> TrainConfig:
     if not isinstance(options, dict):
         raise ConfigError(f"{OURS}={options!r} is a section; set {OURS}.NAME=VALUE")
     config = episode_config(episode_options(settings))
+    named = options.get("sampling", {}).get("dialect")
+    if named not in (None, options.get("dialect", named)):
+        raise ConfigError(
+            f"{OURS}.dialect={options['dialect']!r} and {OURS}.sampling.dialect={named!r} are one "
+            "setting with two values; leave one of them out"
+        )
     options.setdefault("dialect", config.sampling.dialect)
     if options["dialect"] != "auto":  # the generator reads it from the model's chat template
         dialect_named(options["dialect"])

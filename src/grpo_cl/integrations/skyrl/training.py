@@ -3,6 +3,7 @@
 # The engine is installed in a separate environment, so its types are unknown here.
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -30,10 +31,10 @@ class GrpoClGenerator(SkyRLGymGenerator):
     """
 
     def __init__(self, *, skyrl_gym_cfg: GymConfig, tokenizer: Any, **parts: Any) -> None:
-        super().__init__(skyrl_gym_cfg=skyrl_gym_cfg, tokenizer=tokenizer, **parts)
         options = skyrl_gym_cfg.grpo_cl
         chat = Chat(tokenizer, dialect=options.get("dialect", "auto"))
-        options["dialect"] = chat.dialect.name
+        section = replace(skyrl_gym_cfg, grpo_cl={**options, "dialect": chat.dialect.name})
+        super().__init__(skyrl_gym_cfg=section, tokenizer=tokenizer, **parts)
 
     async def generate(
         self, input_batch: GeneratorInput, *, disable_tqdm: bool = False
