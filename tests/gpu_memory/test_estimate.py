@@ -242,8 +242,9 @@ def test_fused_layers_save_their_inputs_and_others_float32_copies_too():
 def test_kv_cache_of_cuda_graphs_stays_allocated_during_the_update():
     plain, graphs = (workload(prompt=1000, sampling={"cuda_graphs": has}) for has in (False, True))
     retained, freed = (estimate(load).phases[-1].parts["sampler"] for load in (graphs, plain))
-    # 65 slots of 1507 tokens, rounded up to a power of two.
-    assert (retained, freed) == (2 * 28 * 2 * 65 * 2048 * 512, 0)
+    # 65 slots of 1507 tokens, rounded up to a power of two; merged QKV weights and biases.
+    kv_cache, merged = 2 * 28 * 2 * 65 * 2048 * 512, 2 * 28 * (3584 + 1) * (3584 + 2 * 512)
+    assert (retained, freed) == (kv_cache + merged, 0)
     buffer = 2 * 32 * 2048 * 512
     assert sample_phase(plain).parts["sampler"] == 2 * 28 * buffer + buffer // 2
 
