@@ -116,7 +116,7 @@ def test_embedded_policy_samples_the_tokens_of_a_local_run(
     domain: GetDomain, policy: PolicyModel
 ) -> None:
     retail = domain("retail")
-    tasks = retail.generate(seed=5, count=8, split="test", difficulty=0.0)
+    tasks = retail.generate(seed=5, count=8, split="test", difficulty=0.2)
     config = GRPOConfig(model_name_or_path="tiny", task_order=("retail",))
     actor = PolicyActor(
         policy.chat, sampler(policy), temperature=0.0, max_new_tokens=128, top_p=1.0
