@@ -99,7 +99,7 @@ class GraphDecoder:
 
     @property
     def reads_any_slot(self) -> bool:
-        """Whether rows can be any slots; if not, they are the first ones."""
+        """Whether rows can be any slots and read tokens of others; if not, they are the first."""
         return self._fused() is not None
 
     def prefill(self, chunks: Sequence[Chunk]) -> bool:

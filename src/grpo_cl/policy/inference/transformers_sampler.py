@@ -215,8 +215,10 @@ class TransformersSampler(DeferredRelease):
         self._prefill(running)
         rows = [(state, self._replies[state.id]) for state in running]
         params = [reply.sample_params(self._decoder.steps) for _, reply in rows]
-        pairs = zip(running, slot_prefixes(running), strict=True)
-        chunks = [state.next_chunk(1)._replace(shared=shared) for state, shared in pairs]
+        chunks = [state.next_chunk(1) for state in running]
+        if self._decoder.reads_any_slot:
+            pairs = zip(chunks, slot_prefixes(running), strict=True)
+            chunks = [chunk._replace(shared=shared) for chunk, shared in pairs]
         constraints = {
             row: partial(reply.request.constraint, state.ids[reply.start :])
             for row, (state, reply) in enumerate(rows)
