@@ -2,18 +2,21 @@
 
     python benchmarks/decoding.py --model DIR
     python benchmarks/decoding.py --model DIR --shared 9700 --prompt 300 --rows 64 --new 64
-    python benchmarks/decoding.py --shape qwen2.5-7b --rank 16 --decoders fused --kernels 25
+    python benchmarks/decoding.py --shape qwen2.5-7b --rank 0 16 --decoders fused --kernels 25
 
 Each decoder samples the same number of replies to the same random prompts of --prompt tokens, which
-are equal within groups of eight; a shared prefix of --shared tokens precedes all of them. A step is
-one token of every row; its time is that of the second half of the reply. A shape is a model with
-random weights. --kernels prints those that take longest in a step of the last decoder. Without a
-GPU use smaller sizes (--rows 4 --new 16): nothing is captured there, and no kernel is fused.
+are equal within groups of --group rows; a shared prefix of --shared tokens precedes all of them.
+With several ranks, of which 0 is all weights, and groups every pair of them is measured; in groups
+of one row no prompt is shared. A step is one token of every row; its time is that of the second
+half of the reply. A shape is a model with random weights. --kernels prints those that take longest
+in a step of the last decoder. Without a GPU use smaller sizes (--rows 4 --new 16): nothing is
+captured there, and no kernel is fused.
 """
 
 import argparse
 import statistics
 from collections.abc import Sequence
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -21,7 +24,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from gpu_memory import Case, build
-from gpu_work import now
+from gpu_work import free, now
 from grpo_cl.cli.output import table
 from grpo_cl.config import GRPOConfig
 from grpo_cl.gpu_memory.constants import GRAPH_STEPS
@@ -30,9 +33,7 @@ from grpo_cl.policy.inference.sampler import GenerationRequest
 from grpo_cl.policy.inference.transformers_sampler import TransformersSampler
 from grpo_cl.policy.model.policy_model import PolicyModel
 
-GROUP = 8
-REPEATS = 3
-SIZES = {"rows": 128, "prompt": 525, "shared": 0, "new": 256, "rank": 0, "kernels": 0}
+SIZES = {"rows": 128, "prompt": 525, "shared": 0, "new": 256, "kernels": 0, "repeats": 3}
 DECODERS = {"eager": "single tokens", "module": "graphs of the module", "fused": "graphs, fused"}
 
 
@@ -45,6 +46,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--shape", help="a known shape, or dry, instead of --model")
     for name, default in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--rank", nargs="+", type=int, default=[0], help="of the adapters")
+    parser.add_argument("--group", nargs="+", type=int, default=[8], help="rows with one prompt")
     parser.add_argument("--decoders", nargs="+", choices=DECODERS, default=list(DECODERS))
     arguments = parser.parse_args(words)
     if arguments.new < 1 or arguments.new % (2 * GRAPH_STEPS):
@@ -53,30 +56,43 @@ def main(words: Sequence[str] | None = None) -> None:
             f"{GRAPH_STEPS} tokens at a time, and the second half of a reply is timed; give "
             "--new 256"
         )
-    if arguments.rank and not arguments.shape:
+    if any(arguments.rank) and not arguments.shape:
         parser.error(
-            f"--rank {arguments.rank} adds an adapter to a model with random weights; give --shape "
-            "too, or leave it out"
+            f"--rank {max(arguments.rank)} adds an adapter to a model with random weights; give "
+            "--shape too, or leave it out"
         )
-    policy = _policy(arguments)
-    rows: list[Sequence[object]] = [("decoder", "s", "tokens/s", "ms per step", "kernels")]
-    for name in arguments.decoders:
-        sampler = _sampler(policy, arguments, graphs=name != "eager")
-        if name == "module":
-            sampler._decoder = GraphDecoder(policy.module, sampler._runner, lambda: None)
-        rows.append((DECODERS[name], *_measured(sampler, policy, arguments)))
-        print("\t".join(map(str, rows[-1])), flush=True)
-        if arguments.kernels and name == arguments.decoders[-1]:
-            _print_kernels(sampler, arguments.kernels)
+    rows: list[Sequence[object]] = [
+        ("decoder", "rank", "group", "s", "tokens/s", "ms per step", "kernels")
+    ]
+    for rank in arguments.rank:
+        policy = _policy(arguments, rank)
+        for group, name in product(arguments.group, arguments.decoders):
+            rows.append((DECODERS[name], rank, group, *_row(policy, arguments, name, group)))
+            print("\t".join(map(str, rows[-1])), flush=True)
+        del policy
+        free()
     print(table(rows))
 
 
-def _policy(arguments: Any) -> PolicyModel:
+def _policy(arguments: Any, rank: int) -> PolicyModel:
     if arguments.shape:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return build(Case(arguments.shape, rank=arguments.rank), device)
+        return build(Case(arguments.shape, rank=rank), device)
     values = {"model_name_or_path": arguments.model, "log_dir": "unused"}
     return PolicyModel.load(GRPOConfig.model_validate(values))
+
+
+def _row(policy: PolicyModel, arguments: Any, name: str, group: int) -> tuple[str, ...]:
+    """Seconds and rates of a decoder; prints the kernels of the last one."""
+    sampler = _sampler(policy, arguments, graphs=name != "eager")
+    if name == "module":
+        sampler._decoder = GraphDecoder(policy.module, sampler._runner, lambda: None)
+    cells = _measured(sampler, policy, arguments, group)
+    if arguments.kernels and name == arguments.decoders[-1]:
+        _print_kernels(sampler, arguments.kernels)
+    del sampler
+    free()
+    return cells
 
 
 def _sampler(policy: PolicyModel, arguments: Any, *, graphs: bool) -> TransformersSampler:
@@ -86,15 +102,18 @@ def _sampler(policy: PolicyModel, arguments: Any, *, graphs: bool) -> Transforme
     )
 
 
-def _measured(sampler: TransformersSampler, policy: PolicyModel, arguments: Any) -> tuple[str, ...]:
+def _measured(
+    sampler: TransformersSampler, policy: PolicyModel, arguments: Any, group: int
+) -> tuple[str, ...]:
     """Seconds and rates after a warm-up, in which graphs are captured."""
     rng = Random(0)
     vocabulary = range(1, policy.module.config.get_text_config().vocab_size)
     prefix = rng.choices(vocabulary, k=arguments.shared)
-    groups = range(-(-arguments.rows // GROUP))
-    prompts = [prefix + rng.choices(vocabulary, k=arguments.prompt) for _ in groups]
+    count = -(-arguments.rows // group)
+    groups = [prefix + rng.choices(vocabulary, k=arguments.prompt) for _ in range(count)]
+    prompts = [groups[row // group] for row in range(arguments.rows)]
     half_s, seconds = (
-        _median_s(sampler, prompts, arguments.rows, new)
+        _median_s(sampler, prompts, new, arguments.repeats)
         for new in (arguments.new // 2, arguments.new)
     )
     rate = arguments.rows * arguments.new / seconds
@@ -103,25 +122,24 @@ def _measured(sampler: TransformersSampler, policy: PolicyModel, arguments: Any)
 
 
 def _median_s(
-    sampler: TransformersSampler, prompts: Sequence[list[int]], rows: int, new: int
+    sampler: TransformersSampler, prompts: Sequence[list[int]], new: int, repeats: int
 ) -> float:
-    seconds = [_sample(sampler, prompts, rows, new) for _ in range(REPEATS + 1)]
+    seconds = [_sample(sampler, prompts, new) for _ in range(repeats + 1)]
     return statistics.median(seconds[1:])
 
 
-def _sample(
-    sampler: TransformersSampler, prompts: Sequence[list[int]], rows: int, new: int
-) -> float:
+def _sample(sampler: TransformersSampler, prompts: Sequence[list[int]], new: int) -> float:
+    """Seconds of one reply of ``new`` tokens to every prompt."""
     started = now()
     sampler.submit(
-        GenerationRequest(row, row, prompts[row // GROUP], new, 1.0, 1.0, (), row)
-        for row in range(rows)
+        GenerationRequest(row, row, prompt, new, 1.0, 1.0, (), row)
+        for row, prompt in enumerate(prompts)
     )
-    waiting = rows
+    waiting = len(prompts)
     while waiting:
         waiting -= len(sampler.poll())
     ended = now()
-    for row in range(rows):
+    for row in range(len(prompts)):
         sampler.release(row)
     return ended - started
 

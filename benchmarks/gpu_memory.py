@@ -8,7 +8,6 @@ a different random prompt, so that no two groups share a prefix.
 """
 
 import argparse
-import gc
 import time
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -19,7 +18,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from gpu_work import one_reply
+from gpu_work import free, one_reply
 from grpo_cl.cli.output import table
 from grpo_cl.config import GRPOConfig
 from grpo_cl.gpu_memory import MemoryEstimate, Workload, estimate, known_shapes
@@ -163,9 +162,7 @@ def compare(case: Case, device: torch.device) -> Iterator[Sequence[object]]:
     started = time.perf_counter()
     peaks = measure(case, device)
     seconds = f"{time.perf_counter() - started:.0f}"
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    free()
     for phase in estimate_of(case).phases:
         measured = peaks.get(phase.name)
         cells = ("-", "-")

@@ -1,5 +1,6 @@
 """Shared parts of the GPU benchmarks: workload sizes, models and timers."""
 
+import gc
 import json
 import statistics
 import time
@@ -132,6 +133,13 @@ def now() -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
+
+
+def free() -> None:
+    """Return the memory of what is no longer used to the GPU."""
+    gc.collect()  # modules with hooks refer to themselves
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def peak_gib() -> float:

@@ -13,7 +13,6 @@ size, H and J widths of all queries and keys, e bytes per weight.
 """
 
 import argparse
-import gc
 import os
 import statistics
 import time
@@ -25,6 +24,7 @@ from typing import NamedTuple
 import torch
 
 from gpu_memory import Case, build, random_group
+from gpu_work import free
 from grpo_cl.cli.output import table
 from grpo_cl.config import RolloutConfig
 from grpo_cl.envs import load_domain
@@ -105,15 +105,8 @@ def main() -> None:
             for row in case_rows(case, target, device, arguments.repeats):
                 rows.append(row)
                 print("\t".join(map(str, row)), flush=True)  # kept if a later phase fails
-            free(target)
+            free()
     print(table(rows))
-
-
-def free(target: torch.device) -> None:
-    """Return the memory of what is no longer used to the device."""
-    gc.collect()  # modules with hooks refer to themselves
-    if target.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def case_rows(
@@ -242,7 +235,7 @@ def measure(case: Case, target: torch.device, repeats: int) -> Iterator[tuple[st
     yield "prefill", prefill_s
     yield "decode", sample_s - max(prefill_s, 0.0)
     del sampler
-    free(target)  # its KV cache and graphs, so that the update of the largest case fits
+    free()  # its KV cache and graphs, so that the update of the largest case fits
     if case.kl_coef:
         yield "reference", timed(lambda: score(case, policy, groups), target, repeats)
     # The update is measured alone: reference log-probs are a phase of their own.
