@@ -15,7 +15,8 @@ with random weights and the tokenizer of --model. Without a GPU use a smaller wo
 --samples 2).
 
 Each implementation (--ways) runs in a separate process, so that memory and caches are fresh. The
-figures are medians over the steps after --warm_up.
+figures are medians over the steps after --warm_up. Unsloth needs other versions of transformers and
+TRL, so its ways run with the interpreter --unsloth.
 """
 
 import argparse
@@ -32,7 +33,8 @@ from typing import Any, NamedTuple
 
 from gpu_ours import ours
 from gpu_shared import shared
-from gpu_trl import environments, rollouts, trl
+from gpu_trl import trl
+from gpu_trl_episodes import environments, rollouts
 from gpu_work import (
     SHAPES,
     SIZES,
@@ -50,6 +52,8 @@ OURS: dict[str, Callable[[Work, Report], None]] = {
     "ours": ours,
     "ours-vllm": partial(ours, engine="vllm"),
 }
+UNSLOTH = ("unsloth", "unsloth-vllm")
+"""Ways of ``gpu_unsloth.py``, for the workload "reference"; with vLLM it trains LoRA adapters."""
 WAYS: dict[str, dict[str, Callable[[Work, Report], None]]] = {
     "reference": {**OURS, "trl": trl, "trl-vllm": partial(trl, vllm=True)},
     "agentic": {
@@ -112,6 +116,7 @@ def main() -> None:
     out: Path | None = arguments.pop("out")
     limit_s, shape = arguments.pop("limit_s"), arguments.pop("shape")
     ways, kind = arguments.pop("ways"), arguments.pop("kind")
+    interpreters: dict[str, str] = dict.fromkeys(UNSLOTH, arguments.pop("unsloth"))
     overrides = {name: value for name, value in arguments.items() if value is not None}
     sizes: dict[str, Any] = {**SIZES[kind], **SHAPES.get(shape, {}), **overrides}
     with TemporaryDirectory() as folder:
@@ -121,7 +126,10 @@ def main() -> None:
                 sys.exit(result.failure)
             sizes["model"] = folder
         work = Work(kind=kind, **sizes)
-        rows = [_measured(way, work, shape, limit_s, out) for way in ways or _defaults(kind)]
+        rows = [
+            _measured(way, work, shape, limit_s, out, interpreters.get(way))
+            for way in ways or _defaults(kind)
+        ]
     print(table([("way", *COLUMNS[kind]), *rows]), flush=True)
 
 
@@ -131,13 +139,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", default="tiny", help="a folder or another model_name_or_path")
     parser.add_argument("--work", dest="kind", choices=sorted(WAYS), default="reference")
-    names = sorted({way for ways in WAYS.values() for way in ways})
+    names = sorted({*UNSLOTH, *(way for ways in WAYS.values() for way in ways)})
     parser.add_argument("--ways", nargs="+", choices=names)
     parser.add_argument("--shape", choices=sorted(SHAPES), help="random weights of this shape")
     parser.add_argument(
         "--limit_s", type=float, default=240.0, help="time limit per implementation"
     )
     parser.add_argument("--out", type=Path, help="file for one JSON line per implementation")
+    parser.add_argument(
+        "--unsloth", default=sys.executable, help="Python of an environment with Unsloth"
+    )
     for name in SIZES["reference"]:
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -161,10 +172,18 @@ def _run_child(way: str, encoded: str) -> None:
 
 
 def _measured(
-    way: str, work: Work, shape: str | None, limit_s: float, out: Path | None
+    way: str,
+    work: Work,
+    shape: str | None,
+    limit_s: float,
+    out: Path | None,
+    unsloth: str | None,
 ) -> tuple[str, ...]:
-    """Run one implementation; prints its figures and returns its table row."""
-    result = run(way, work._asdict(), limit_s=limit_s)
+    """Run one implementation; prints its figures and returns its table row.
+
+    ``unsloth`` is the interpreter of Unsloth's ways, ``None`` for the others.
+    """
+    result = run(way, work._asdict(), limit_s=limit_s, unsloth=unsloth)
     figures = _with_rates(summary(result.steps, work.warm_up), work) if result.steps else {}
     line = {"way": way, "shape": shape, **work._asdict(), **figures, "failure": result.failure}
     if result.failure:
@@ -185,9 +204,19 @@ def _with_rates(figures: Numbers, work: Work) -> Numbers:
     return {**figures, **rates}
 
 
-def run(way: str, arguments: Mapping[str, Any], *, limit_s: float = 600.0) -> ProcessResult:
+def run(
+    way: str,
+    arguments: Mapping[str, Any],
+    *,
+    limit_s: float = 600.0,
+    unsloth: str | None = None,
+) -> ProcessResult:
     """Run an implementation in a separate process, killed after ``limit_s`` seconds."""
-    command = [sys.executable, __file__, "--child", way, json.dumps(arguments)]
+    if unsloth:
+        program = [unsloth, str(Path(__file__).with_name("gpu_unsloth.py"))]
+    else:
+        program = [sys.executable, __file__, "--child"]
+    command = [*program, way, json.dumps(arguments)]
     with TemporaryDirectory() as folder:
         out_file, error_file = Path(folder) / "stdout", Path(folder) / "stderr"
         with out_file.open("w") as stdout, error_file.open("w") as stderr:
