@@ -49,7 +49,15 @@ def sft_config(words: Sequence[str], options: SFTOptions) -> GRPOConfig:
     if options.new_tiny:
         base["model_name_or_path"] = "tiny"  # not loaded: a new one takes its place
     base["optimizer"] = {"warmup_steps": 100, "decay_steps": options.steps, "weight_decay": 0.01}
-    return read_config(words, base)
+    config = read_config(words, base)
+    decay_steps = config.optimizer.decay_steps
+    if 0 < decay_steps < options.steps:
+        # A config file of a GRPO run has the schedule of that run.
+        raise ConfigError(
+            f"optimizer.decay_steps {decay_steps} ends learning before step {options.steps}; give "
+            f"--optimizer.decay_steps {options.steps}, or 0 for a constant learning rate"
+        )
+    return config
 
 
 def _place(arguments: argparse.Namespace) -> Path:

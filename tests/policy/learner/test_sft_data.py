@@ -115,6 +115,13 @@ def test_sft_of_a_tiny_policy_uses_its_training_settings() -> None:
         assert chosen.optimizer.decay_steps == 7
 
 
+def test_sft_refuses_a_schedule_that_ends_before_its_steps() -> None:
+    with pytest.raises(ConfigError, match=r"200 ends learning before step 500; give --optimizer"):
+        sft_config(["--optimizer.decay_steps", "200"], SFTOptions(steps=500))
+    constant = sft_config(["--optimizer.decay_steps", "0"], SFTOptions(steps=500))
+    assert constant.optimizer.decay_steps == 0
+
+
 def test_sft_of_another_model_uses_full_prompts_and_its_own_dialect() -> None:
     chosen = sft_config(["--model_name_or_path", "some/model"], SFTOptions())
     assert (chosen.rollout.prompt, chosen.sampling.dialect) == ("full", "auto")
