@@ -58,7 +58,12 @@ def add_demo(parser: Parser) -> None:
         help="run directory; if it exists, a number is added",
     )
     parser.take_settings(
-        "seed", "num_steps_per_task=8", "evaluation.generated=20", "cl_algorithm", "task_order"
+        "seed",
+        "num_steps_per_task=8",
+        "evaluation.generated=20",
+        "learning_rate=0.000425",
+        "cl_algorithm",
+        "task_order",
     )
     parser.set_defaults(run=command("demo", "demo"))
 

@@ -10,8 +10,9 @@ from grpo_cl.cli.extras import require
 from grpo_cl.cli.options import read_config
 from grpo_cl.config import TINY
 
-DEFAULTS = {"num_steps_per_task": 8, "evaluation.generated": 20}
-"""Fewer steps and test tasks than the policy's defaults, so that two cores need four minutes."""
+DEFAULTS = {"num_steps_per_task": 8, "evaluation.generated": 20, "learning_rate": 4.25e-4}
+"""Fewer steps and test tasks than the policy's defaults, so that two cores need four minutes, and
+a higher learning rate, at which an earlier domain is forgotten in so few steps."""
 
 NUM_PROCESSES = (4, 2, 1)
 """Divisors of a step's eight tasks; with more than four processes, some wait for others."""
