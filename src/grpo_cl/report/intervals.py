@@ -106,12 +106,14 @@ def is_beyond_noise(change: Interval) -> bool:
 
 
 def pass_hat_interval(tasks: Counts, k: int) -> Interval | None:
-    """pass^k with its interval over tasks; None if a task has fewer than k trials."""
+    """pass^k with its exact interval over tasks; None if a task has fewer than k trials."""
     values = [pass_hat_k({task: counts}, k) for task, counts in tasks.items()]
     known = [value for value in values if value is not None]
     if len(known) < max(2, len(values)):
         return None
-    return mean_over_tasks(known, "t over tasks")
+    groups = sum(trials // k for _, trials in tasks.values())
+    found = mean_over_tasks(known, "t over tasks")
+    return with_exact_ends(found, tasks=len(known), trials=groups)
 
 
 def _component_tasks(cell: Cell, name: str) -> Mapping[str, float]:
