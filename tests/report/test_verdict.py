@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from grpo_cl.metrics.rmatrix import BASE, Cell, RMatrix
+from grpo_cl.metrics.statistics import seed_interval
 from grpo_cl.report.intervals import cell_interval, change_interval, is_beyond_noise
 from grpo_cl.report.verdict import Keeping, Learning, verdict
 
@@ -113,6 +114,19 @@ def test_several_runs_are_judged_over_seeds():
     # Gains of 0.7, −0.1 and 0: within noise over seeds, though the first is not over its tasks.
     unstable = [matrix([[2], [2 + gain]], ORDER[:1]) for gain in (14, -2, 0)]
     assert verdict(unstable).sentence == "Learned nothing: no gain on airline beyond noise."
+
+
+def test_equal_changes_of_few_seeds_are_judged_over_tasks():
+    """Three runs that lose one of 20 tasks each show no variance between seeds, but no loss."""
+    same = [matrix([[2, 2], [16, 2], [15, 16]], ORDER[:2])] * 3
+    assert verdict(same).sentence == "Learned both domains; lost 6 % of airline, within noise."
+    change = change_interval([cell(16)] * 3, [cell(15)] * 3)
+    assert change is not None
+    assert (change.estimate, change.standard_error) == pytest.approx((-0.05, 0.05))
+    everything = [matrix([[0], [6]], ORDER[:1], tasks=6)] * 3
+    assert verdict(everything).sentence == "Learned airline."
+    few, enough = seed_interval([0.05] * 3, tasks=20), seed_interval([0.05] * 6, tasks=20)
+    assert (is_beyond_noise(few), is_beyond_noise(enough)) == (False, True)
 
 
 def test_rewards_between_zero_and_one_have_an_upper_bound_of_their_noise():

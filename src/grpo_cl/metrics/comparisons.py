@@ -189,11 +189,20 @@ def with_pooled_base(methods: Mapping[str, Runs]) -> dict[str, dict[int, RMatrix
     is_shared = all(map(_are_equal, by_seed.values())) and all(each == tasks[0] for each in tasks)
     if not is_shared or not firsts:
         return {name: dict(found) for name, found in methods.items()}
-    pooled = {domain: _pool([row[domain] for row in firsts]) for domain in firsts[0]}
+    pooled = {domain: pooled_cell([row[domain] for row in firsts]) for domain in firsts[0]}
     return {
         name: {seed: _with_base(run, pooled) for seed, run in found.items()}
         for name, found in methods.items()
     }
+
+
+def pooled_cell(cells: Sequence[Cell]) -> Cell:
+    """The mean of evaluations of one policy on the same tasks, with the sums of their counts."""
+    tasks = {
+        task: tuple(map(sum, zip(*(cell.tasks[task] for cell in cells), strict=True)))
+        for task in cells[0].tasks
+    }
+    return Cell.model_validate({"mean": fmean(cell.mean for cell in cells), "tasks": tasks})
 
 
 class _Pooled(NamedTuple):
@@ -270,15 +279,6 @@ def _are_equal(rows: Sequence[Mapping[str, Cell]]) -> bool:
         return {domain: (cell.mean, cell.tasks) for domain, cell in row.items()}
 
     return all(counts(row) == counts(rows[0]) for row in rows)
-
-
-def _pool(cells: Sequence[Cell]) -> Cell:
-    """The mean of evaluations of one policy on the same tasks, with the sums of their counts."""
-    tasks = {
-        task: tuple(map(sum, zip(*(cell.tasks[task] for cell in cells), strict=True)))
-        for task in cells[0].tasks
-    }
-    return Cell.model_validate({"mean": fmean(cell.mean for cell in cells), "tasks": tasks})
 
 
 def _with_base(run: RMatrix, pooled: Mapping[str, Cell]) -> RMatrix:

@@ -5,7 +5,7 @@ from random import Random
 
 from grpo_cl.errors import ConfigError
 from grpo_cl.metrics.bootstrap import Score
-from grpo_cl.metrics.comparisons import score_interval
+from grpo_cl.metrics.comparisons import pooled_cell, score_interval
 from grpo_cl.metrics.continual import Counts, pass_hat_k
 from grpo_cl.metrics.rmatrix import Cell, RMatrix
 from grpo_cl.metrics.statistics import (
@@ -56,17 +56,16 @@ def mean_interval(cells: Sequence[Cell]) -> Interval | None:
 def change_interval(before: Sequence[Cell], after: Sequence[Cell]) -> Interval | None:
     """The change of the mean reward from one cell to another, one pair for each run.
 
-    Over seeds for several runs. For one run paired over tasks, so that their difficulty cancels.
+    Over seeds for several runs. For one run paired over tasks, so that their difficulty cancels;
+    likewise for several runs with equal changes, whose variance between seeds is zero.
     """
-    if len(before) != 1:
-        changes = [then.mean - first.mean for first, then in zip(before, after, strict=True)]
-        return seed_interval(changes, tasks=len(before[0].tasks)) if changes else None
-    first, then = before[0], after[0]
-    if set(first.tasks) != set(then.tasks) or len(first.tasks) < 2:
-        return None
-    if first.is_binary and then.is_binary:
-        return task_difference(first.tasks, then.tasks)
-    return _from_episodes(then.mean - first.mean, [first, then])
+    if len(before) == 1:
+        return _change_over_tasks(before[0], after[0])
+    changes = [then.mean - first.mean for first, then in zip(before, after, strict=True)]
+    over_seeds = seed_interval(changes, tasks=len(before[0].tasks)) if changes else None
+    if over_seeds is None or over_seeds.degrees is not None or over_seeds.estimate == 0:
+        return over_seeds
+    return _change_over_tasks(pooled_cell(before), pooled_cell(after)) or over_seeds
 
 
 def component_interval(cell: Cell, name: str) -> Interval | None:
@@ -101,7 +100,8 @@ def is_beyond_noise(change: Interval) -> bool:
     Changes that are all equal have no variance; there must be enough of them for a sign test.
     """
     if change.degrees is None:
-        return change.estimate != 0 and max(change.seeds, change.tasks) >= MIN_EQUAL
+        units = change.seeds if change.seeds > 1 else change.tasks
+        return change.estimate != 0 and units >= MIN_EQUAL
     return change.low > 0 or change.high < 0
 
 
@@ -114,6 +114,14 @@ def pass_hat_interval(tasks: Counts, k: int) -> Interval | None:
     groups = sum(trials // k for _, trials in tasks.values())
     found = mean_over_tasks(known, "t over tasks")
     return with_exact_ends(found, tasks=len(known), trials=groups)
+
+
+def _change_over_tasks(before: Cell, after: Cell) -> Interval | None:
+    if set(before.tasks) != set(after.tasks) or len(before.tasks) < 2:
+        return None
+    if before.is_binary and after.is_binary:
+        return task_difference(before.tasks, after.tasks)
+    return _from_episodes(after.mean - before.mean, [before, after])
 
 
 def _component_tasks(cell: Cell, name: str) -> Mapping[str, float]:
