@@ -56,6 +56,13 @@ def test_zero_variance_gives_a_point_interval_and_no_p_value():
     assert interval.p_value is None
 
 
+def test_differences_that_are_equal_but_for_rounding_have_no_p_value():
+    rounded = [0.80 - 0.75, 0.60 - 0.55, 0.40 - 0.35]
+    assert len(set(rounded)) > 1
+    assert seed_interval(rounded, tasks=20).p_value is None
+    assert mean_over_tasks(rounded, "t over tasks").p_value is None
+
+
 def test_the_difference_of_two_cells_is_paired_over_tasks():
     interval = task_difference(
         {"a": (1, 4), "b": (2, 4), "c": (4, 4)}, {"c": (3, 4), "b": (2, 4), "a": (3, 4)}

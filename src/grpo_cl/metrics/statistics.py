@@ -13,6 +13,8 @@ from grpo_cl.types import Record
 CONFIDENCE = 0.95
 MIN_FIT_POINTS = 3
 """A line fits any two points."""
+ROUNDING = 1e-12
+"""Values that differ by less are equal: differences of shares of tasks are rounded."""
 SEEDS_COVERED = "training seeds and trials, on these tasks"
 TASKS_COVERED = "evaluation noise only (tasks and trials of one run)"
 BOTH_COVERED = "training seeds, tasks and trials"
@@ -106,7 +108,7 @@ def seed_variance(values: Sequence[float]) -> VarianceComponent:
         raise ConfigError(
             f"{len(values)} run(s) do not determine the variance between seeds; train two or more"
         )
-    return VarianceComponent(variance(values) / len(values), len(values) - 1)
+    return _variance_of_mean(values)
 
 
 def within_variance(
@@ -212,9 +214,15 @@ def mean_over_tasks(values: Sequence[float], method: str) -> Interval:
     """The mean of one value per task with its t interval."""
     if len(values) < 2:
         raise ConfigError(f"{len(values)} task(s) have no variance; an interval needs two or more")
-    part = VarianceComponent(variance(values) / len(values), len(values) - 1)
+    part = _variance_of_mean(values)
     sample = Sample(1, len(values), method, TASKS_COVERED)
     return t_interval(fmean(values), part.variance, [part], sample)
+
+
+def _variance_of_mean(values: Sequence[float]) -> VarianceComponent:
+    has_spread = max(values) - min(values) > ROUNDING
+    squares = variance(values) if has_spread else 0.0
+    return VarianceComponent(squares / len(values), len(values) - 1)
 
 
 class LinearFit(Record):
