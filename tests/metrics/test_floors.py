@@ -68,6 +68,17 @@ def test_scores_without_floor_tasks_are_those_of_the_remaining_matrix() -> None:
     assert learned.tasks == {"c": (1, 2), "d": (0, 2)}
 
 
+def test_a_domain_without_floor_tasks_keeps_its_mean_reward() -> None:
+    partial = Cell(mean=0.75, tasks={"a": (1, 2), "b": (0, 2)})
+    rest = without_floor_tasks(
+        matrix(partial, partial, FACTS.model_copy(update={"floor_tasks": ()}))
+    )
+    assert rest is not None
+    assert average_performance(rest.scores()) == 0.75
+    (row,) = domain_floors(matrix(partial, partial, FACTS.model_copy(update={"floor_tasks": ()})))
+    assert row.last == 1 / 4  # a pass rate
+
+
 def test_a_matrix_without_floors_has_no_score_without_floor_tasks() -> None:
     unknown = matrix(cell(a=1), cell(a=1), DomainFacts(idle=0.5))
     assert without_floor_tasks(unknown) is None

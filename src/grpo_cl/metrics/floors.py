@@ -79,9 +79,10 @@ def floor_remarks(matrix: RMatrix) -> list[str]:
 
 
 def without_floor_tasks(matrix: RMatrix) -> RMatrix | None:
-    """The R-matrix of pass rates on the tasks that no floor policy solves; None if not known.
+    """The R-matrix on the tasks that no floor policy solves; None if these are not known.
 
-    A domain without such a task has no cell.
+    A domain with floor tasks has the pass rates of its other tasks, and no cell if there are none.
+    The other domains keep their cells, whose rewards may lie between 0 and 1.
     """
     floors = {domain: facts.floor_tasks for domain, facts in matrix.facts.items()}
     if any(floors.get(domain) is None for domain in matrix.domains):
@@ -137,6 +138,8 @@ def _gain(stage: str, base: Cell, cell: Cell, floor_tasks: frozenset[str]) -> Fl
 
 
 def _rest(cell: Cell, floor_tasks: frozenset[str]) -> Cell | None:
+    if floor_tasks.isdisjoint(cell.tasks):
+        return cell
     tasks = {task: counts for task, counts in cell.tasks.items() if task not in floor_tasks}
     rate = Cell(mean=0.0, tasks=tasks).pass_rate
     return None if rate is None else Cell(mean=rate, tasks=tasks)
@@ -144,4 +147,4 @@ def _rest(cell: Cell, floor_tasks: frozenset[str]) -> Cell | None:
 
 def _rest_rate(cell: Cell | None, floor_tasks: frozenset[str]) -> float | None:
     rest = _rest(cell, floor_tasks) if cell else None
-    return rest.mean if rest else None
+    return rest.pass_rate if rest else None
