@@ -11,6 +11,7 @@ from grpo_cl.campaigns.directory import CampaignDir
 from grpo_cl.campaigns.leaderboard import leaderboard
 from grpo_cl.campaigns.submission import (
     MAX_BYTES,
+    MissingRun,
     Submission,
     missing_runs,
     pack,
@@ -248,10 +249,54 @@ def test_a_cell_with_more_trials_than_were_played_is_named(run: Path) -> None:
         cell["mean"] = 1.0
 
     submission = edited(pack(run), add_trials)
-    assert verify(submission).differences == []
+    sentence = "toy_left after base has 24 episodes of 8 tasks; its settings give 8 tasks with 2 "
+    assert sentence in only(verify(submission))
     named = "\n".join(verify(submission, run).differences)
     assert f"r_matrix is not that of {run}" in named
     assert "toy_left after base: 16 episodes are kept, 24 were" in named
+
+
+def test_tasks_that_were_left_out_of_a_cell_are_missed(run: Path) -> None:
+    def keep_successes(entry: dict[str, Any]) -> None:
+        cell = entry["r_matrix"]["rows"][0]["cells"]["toy_left"]
+        cell["tasks"] = {task: [2, 2] for task in list(cell["tasks"])[:5]}
+        cell["mean"] = 1.0
+        cell["components"], cell["component_tasks"] = {}, None
+
+    sentence = "toy_left after base has 10 episodes of 5 tasks; its settings give 8 tasks with 2 "
+    assert sentence in only(verify(edited(pack(run), keep_successes)))
+
+
+def test_a_mean_of_a_domain_whose_floors_are_left_out_is_checked_too(run: Path) -> None:
+    def leave_out(entry: dict[str, Any]) -> None:
+        entry["r_matrix"]["facts"] = {}
+        entry["r_matrix"]["rows"][0]["cells"]["toy_left"]["mean"] += 0.1
+
+    found = verify(edited(pack(run), leave_out))
+    assert "mean reward of toy_left after base" in only(found)
+    assert any("floors of toy_left not checked: they are" in text for text in found.checked)
+
+
+def test_planned_runs_that_are_neither_submitted_nor_missing_are_named(run: Path) -> None:
+    plain = pack(run)
+    campaign = {
+        "base": {"model_name_or_path": "tabular", "task_order": ["toy_left", "toy_right"]},
+        "algorithms": [{"name": "sequential"}],
+        "seeds": [0, 1],
+    }
+    part = plain.model_copy(update={"campaign": campaign})
+    part = part.model_copy(update={"digest": part.computed_digest()})
+    assert only(verify(part)) == (
+        "sequential, toy_left → toy_right, seed 1: 0 time(s) in the file, planned 1 time(s) by its "
+        "campaign"
+    )
+    order = plain.runs[0].r_matrix.domains
+    failed = MissingRun(label="sequential", order=order, seed=1, reason="not finished")
+    whole = part.model_copy(update={"missing": (failed,)})
+    whole = whole.model_copy(update={"digest": whole.computed_digest()})
+    assert verify(whole).differences == []
+    twice = whole.model_copy(update={"missing": (failed, failed)})
+    assert "seed 1: 2 time(s) in the file" in verify(twice).differences[-1]
 
 
 def test_failed_episodes_that_were_removed_are_missed(run: Path) -> None:

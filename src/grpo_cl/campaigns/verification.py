@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from grpo_cl.campaigns.campaign import Campaign
 from grpo_cl.campaigns.submission import (
     MissingRun,
     RunPlace,
@@ -26,7 +27,7 @@ from grpo_cl.config import GRPOConfig
 from grpo_cl.envs.tasks import TaskDataLoader
 from grpo_cl.errors import CheckpointError, ConfigError, TaskDataError
 from grpo_cl.metrics.continual import Counts, continual_scores
-from grpo_cl.metrics.rmatrix import Cell, measure
+from grpo_cl.metrics.rmatrix import Cell, DomainFacts, measure
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.rewards.advantages import INFRASTRUCTURE
 from grpo_cl.runs.episodes import RecordedEpisode, recorded_episode
@@ -36,7 +37,7 @@ from grpo_cl.runs.settings import read_settings
 from grpo_cl.storage.files import read_json
 from grpo_cl.storage.journal import read_journal
 from grpo_cl.trainer.evaluate import domain_facts
-from grpo_cl.types import Reward
+from grpo_cl.types import Reward, RewardType, first_problem
 
 TOLERANCE = 1e-9
 """Numbers that differ by less are equal: a mean of floats depends on its order."""
@@ -67,6 +68,7 @@ def verify(submission: Submission, source: Path | None = None) -> Verification:
         _verify_identity(run, found)
         _verify_scores(run, found)
         _verify_tasks(run, found)
+    _verify_plan(submission, found)
     if source is not None:
         _verify_directories(submission, source, found)
     return found
@@ -91,19 +93,25 @@ def _verify_scores(run: SubmittedRun, found: Verification) -> None:
     scores: Mapping[str, Any] = dict(continual_scores(run.r_matrix.scores()))
     for name, value in scores.items():
         _compare(f"{_name(run)}: {name}", run.scores.get(name), value, found)
-    cells = [(row.after, *pair) for row in run.r_matrix.rows for pair in row.cells.items()]
-    for after, domain, cell in cells:
-        rates = {successes / trials for successes, trials in cell.tasks.values()}
-        # Rewards are 0 or 1 in these domains; a reward between them gives a mean, not a count.
-        if run.r_matrix.facts.get(domain) and _is_binary(run, domain) and rates:
+    for domain, facts in run.r_matrix.facts.items():
+        _verify_means(run, domain, facts, found)
+    count = sum(len(row.cells) for row in run.r_matrix.rows)
+    found.checked.append(f"{_name(run)}: {len(scores)} scores and {count} cells")
+
+
+def _verify_means(run: SubmittedRun, domain: str, facts: DomainFacts, found: Verification) -> None:
+    """Mean rewards follow from the counts of a domain whose rewards are 0 or 1."""
+    if RewardType.ANSWERS in (facts.basis or ()):
+        return
+    for after, cell in _cells(run, domain):
+        if cell.tasks:
             place = f"{_name(run)}: mean reward of {domain} after {after}"
             _compare(place, cell.mean, cell.pass_rate, found)
-    found.checked.append(f"{_name(run)}: {len(scores)} scores and {len(cells)} cells")
 
 
-def _is_binary(run: SubmittedRun, domain: str) -> bool:
-    basis = run.r_matrix.facts[domain].basis or ()
-    return "ANSWERS" not in basis
+def _cells(run: SubmittedRun, domain: str) -> list[tuple[str, Cell]]:
+    """Every evaluation of a domain, with the stage before it."""
+    return [(row.after, row.cells[domain]) for row in run.r_matrix.rows if domain in row.cells]
 
 
 def _verify_tasks(run: SubmittedRun, found: Verification) -> None:
@@ -130,12 +138,63 @@ def _verify_tasks(run: SubmittedRun, found: Verification) -> None:
                 f"installed here ({loader.releases[domain]})"
             )
             continue
-        facts = run.r_matrix.facts.get(domain)
+        _verify_counts(run, domain, loader, found)
+        facts, computed = run.r_matrix.facts.get(domain), domain_facts(domain, loader)
+        if facts is None:
+            _verify_means(run, domain, computed, found)
         if facts is None or facts.floor_tasks is None:
-            continue
-        if facts != domain_facts(domain, loader):
+            found.checked.append(
+                f"{_name(run)}: floors of {domain} not checked: they are not named"
+            )
+        elif facts != computed:
             found.differences.append(f"{_name(run)}: other floors of {domain} than computed here")
     found.checked.append(f"{_name(run)}: tasks and floors of {', '.join(fingerprints)}")
+
+
+def _verify_counts(
+    run: SubmittedRun, domain: str, loader: TaskDataLoader, found: Verification
+) -> None:
+    """Every evaluation of a domain has all its tasks, each with the trials of the settings."""
+    ids = {task.id for task in loader.evaluation_tasks(domain)}
+    trials = loader.config.evaluation.trials
+    for after, cell in _cells(run, domain):
+        count = cell.num_episodes + (cell.left_out or 0)
+        is_known = ids.issuperset(cell.tasks)
+        most = max((n for _, n in cell.tasks.values()), default=0)
+        if not is_known or most > trials or count != len(ids) * trials:
+            found.differences.append(
+                f"{_name(run)}: {domain} after {after} has {count} episodes of {len(cell.tasks)} "
+                f"tasks; its settings give {len(ids)} tasks with {trials} trial(s)"
+            )
+
+
+def _verify_plan(submission: Submission, found: Verification) -> None:
+    """Each planned run of the campaign stands once among the runs or the missing ones."""
+    if submission.campaign is None:
+        return
+    try:
+        campaign = Campaign.model_validate({**submission.campaign, "out": "."})
+        if needs_code(campaign.base):
+            return
+        planned = {
+            (entry.title, order, seed)
+            for entry in campaign.algorithms
+            for order in campaign.orders_of(entry)
+            for seed in campaign.seeds
+        }
+    except ValidationError as error:
+        found.checked.append(f"planned runs not counted: {first_problem(error)}")
+        return
+    given = Counter((run.label, run.r_matrix.domains, run.seed) for run in submission.runs)
+    given += _counted(submission.missing)
+    for label, order, seed in sorted(planned | set(given)):
+        place = label, order, seed
+        if given[place] != (place in planned):
+            found.differences.append(
+                f"{label}, {' → '.join(order)}, seed {seed}: {given[place]} time(s) in the file, "
+                f"planned {int(place in planned)} time(s) by its campaign"
+            )
+    found.checked.append(f"{len(planned)} planned run(s) of the campaign")
 
 
 def _verify_directories(submission: Submission, source: Path, found: Verification) -> None:
