@@ -421,6 +421,24 @@ def test_the_leaderboard_has_a_table_for_each_set_of_tasks_and_the_best_comes_fi
         leaderboard([better, better])
 
 
+def test_runs_with_another_user_or_reward_basis_stand_in_another_table(run: Path) -> None:
+    def other_basis(entry: dict[str, Any]) -> None:
+        entry["config"]["reward"]["basis"] = "judge_free"
+
+    def other_user(entry: dict[str, Any]) -> None:
+        entry["config"]["rollout"]["user"] = "scripted"
+
+    changed = [edited(pack(run, name=c.__name__), c) for c in (other_basis, other_user)]
+    page = leaderboard([pack(run), *changed])
+    assert page.count("## toy_left → toy_right") == 3
+    for conditions in (
+        "solo, reward basis tau2",
+        "solo, reward basis judge\\_free",
+        "scripted, rew",
+    ):
+        assert f"trials 2, user {conditions}" in page
+
+
 def test_runs_of_one_method_in_two_orders_stand_in_two_tables(run: Path) -> None:
     def reverse(entry: dict[str, Any]) -> None:
         matrix = entry["r_matrix"]

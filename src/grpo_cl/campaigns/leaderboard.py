@@ -26,8 +26,8 @@ _SCORES: dict[str, Score] = {
     "forward transfer": forward_transfer,
 }
 Benchmark = tuple[tuple[str, str], ...]
-"""What is equal in all rows of a table: domains in their order with their evaluation tasks, and
-trials."""
+"""What is equal in all rows of a table: domains in their order with their evaluation tasks, and the
+conditions of an evaluation."""
 _INTRODUCTION = """\
 # Leaderboard
 
@@ -108,10 +108,20 @@ def _unfinished(submission: Submission) -> dict[tuple[str, ...], str]:
 
 
 def _benchmark(run: SubmittedRun) -> Benchmark:
-    cells = [cell for row in run.r_matrix.rows for cell in row.cells.values()]
-    trials = str(max((n for cell in cells for _, n in cell.tasks.values()), default=0))
     tasks = [(domain, run.task_fingerprints.get(domain, "")) for domain in run.r_matrix.domains]
-    return (*tasks, ("trials", trials))
+    return (*tasks, *_conditions(run).items())
+
+
+def _conditions(run: SubmittedRun) -> dict[str, str]:
+    """What changes the scores of one policy on the same tasks: trials, user and reward basis."""
+    cells = [cell for row in run.r_matrix.rows for cell in row.cells.values()]
+    trials = max((n for cell in cells for _, n in cell.tasks.values()), default=0)
+    rollout, reward = run.config.get("rollout", {}), run.config.get("reward", {})
+    return {
+        "trials": str(trials),
+        "user": str(rollout.get("user", "solo")),
+        "reward basis": str(reward.get("basis", "tau2")),
+    }
 
 
 def _head(run: SubmittedRun) -> list[str]:
@@ -124,11 +134,12 @@ def _head(run: SubmittedRun) -> list[str]:
         for domain in run.r_matrix.domains
         if domain in cells
     )
+    conditions = ", ".join(f"{name} {_escape(value)}" for name, value in _conditions(run).items())
     columns = ("submission", "method", "policy", "seeds", *_SCORES, "other tasks", "episodes")
     return [
         f"## {order}",
         "",
-        f"{tasks}.",
+        f"{tasks}. Conditions: {conditions}.",
         "",
         *_floor_lines(run.r_matrix),
         f"| {' | '.join(columns)} |",
