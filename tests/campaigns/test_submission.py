@@ -439,6 +439,17 @@ def test_runs_with_another_user_or_reward_basis_stand_in_another_table(run: Path
         assert f"trials 2, user {conditions}" in page
 
 
+def test_a_run_with_rewards_between_0_and_1_has_scores_without_intervals(run: Path) -> None:
+    def half(entry: dict[str, Any]) -> None:
+        for row in entry["r_matrix"]["rows"]:
+            for cell in row["cells"].values():
+                cell["tasks"] = {task: [0, 2] for task in cell["tasks"]}
+                cell["mean"] = 0.5
+
+    page = leaderboard([edited(pack(run), half)])
+    assert "| 1 | 0.500 | 0.000 | 0.000 | 0.000 | 0.500 | 64 |" in page
+
+
 def test_runs_of_one_method_in_two_orders_stand_in_two_tables(run: Path) -> None:
     def reverse(entry: dict[str, Any]) -> None:
         matrix = entry["r_matrix"]

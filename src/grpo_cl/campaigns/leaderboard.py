@@ -14,6 +14,7 @@ from grpo_cl.metrics.continual import (
     backward_transfer,
     forgetting,
     forward_transfer,
+    mean_or_none,
 )
 from grpo_cl.metrics.floors import FLOORS, without_floor_tasks
 from grpo_cl.metrics.rmatrix import RMatrix
@@ -63,7 +64,7 @@ def leaderboard(submissions: Sequence[Submission]) -> str:
         if names.count(name) > 1:
             raise ConfigError(f"two submissions are called {name!r}; give each its own --name")
     tables: dict[Benchmark, list[str]] = {}
-    ranked = sorted(_rows(submissions), key=lambda row: (-(_average(row.runs) or 0.0), row[:2]))
+    ranked = sorted(_rows(submissions), key=lambda row: (-_average(row.runs), row[:2]))
     for row in ranked:
         tables.setdefault(row.benchmark, _head(row.runs[0])).append(_line(row))
     for submission in submissions:
@@ -163,10 +164,10 @@ def _floor_lines(matrix: RMatrix) -> list[str]:
 def _line(row: _Row) -> str:
     runs = row.runs
     matrices = [run.r_matrix for run in runs]
-    intervals = [_interval(matrices, score) for score in _SCORES.values()]
+    scores = [_text(matrices, score) for score in _SCORES.values()]
     rest = [without_floor_tasks(matrix) for matrix in matrices]
     known = [matrix for matrix in rest if matrix is not None]
-    other = _interval(known, average_performance) if len(known) == len(rest) else None
+    other = _text(known, average_performance) if len(known) == len(rest) else _number(None)
     episodes = sum(run.costs.training.rollouts for run in runs) // len(runs)
     policy = _escape(str(runs[0].config.get("model_name_or_path", "?")))
     if initial_model := runs[0].initial_model:
@@ -174,8 +175,7 @@ def _line(row: _Row) -> str:
     is_part = len(runs) < row.num_planned
     seeds = f"{len(runs)} of {row.num_planned}" if is_part else str(len(runs))
     cells = [_escape(row.submission), _escape(row.method), policy, seeds]
-    cells += [_text(interval) for interval in (*intervals, other)]
-    return f"| {' | '.join([*cells, f'{episodes:,}'])} |"
+    return f"| {' | '.join([*cells, *scores, other, f'{episodes:,}'])} |"
 
 
 def _interval(matrices: Sequence[RMatrix], score: Score) -> Interval | None:
@@ -185,21 +185,25 @@ def _interval(matrices: Sequence[RMatrix], score: Score) -> Interval | None:
         return None
 
 
-def _average(runs: Sequence[SubmittedRun]) -> float | None:
-    interval = _interval([run.r_matrix for run in runs], average_performance)
-    return interval.estimate if interval else None
+def _average(runs: Sequence[SubmittedRun]) -> float:
+    return _mean([run.r_matrix for run in runs], average_performance) or 0.0
 
 
-def _text(interval: Interval | None) -> str:
-    if interval is None:
-        return "–"
+def _mean(matrices: Sequence[RMatrix], score: Score) -> float | None:
+    return mean_or_none(score(matrix.scores()) for matrix in matrices)
+
+
+def _text(matrices: Sequence[RMatrix], score: Score) -> str:
+    interval = _interval(matrices, score)
+    if interval is None:  # too few tasks, or one run with rewards between 0 and 1
+        return _number(_mean(matrices, score))
     if interval.low == interval.high:
         return f"{interval.estimate:.3f} (no variance)".replace("-", "−")
     return f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]".replace("-", "−")
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+    return "–" if value is None else f"{value:.3f}".replace("-", "−")
 
 
 def _escape(text: str) -> str:
