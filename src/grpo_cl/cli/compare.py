@@ -56,8 +56,9 @@ def _lines(comparison: "RunComparison") -> Iterator[str]:
     for run in comparison.runs:
         yield printable("\n".join(["", f"{run.name} minus {comparison.baseline}:", *_details(run)]))
     yield (
-        "\nIn brackets: 95 % intervals over tasks, each task paired with itself. They do not cover "
-        "the variance\nbetween training seeds; `grpo-cl bench` trains and compares several seeds."
+        "\nIn brackets: 95 % intervals over tasks, each task paired with itself. These and the "
+        "p-values are about\nthe given policies, not about the methods that trained them: the "
+        "variance between seeds is unknown.\n`grpo-cl bench` trains and compares several seeds."
     )
 
 
