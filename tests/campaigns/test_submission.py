@@ -397,6 +397,12 @@ def test_an_unfinished_run_and_another_directory_are_refused(run: Path, tmp_path
         Submission.load(tmp_path / "wrong.json")
 
 
+def test_a_submission_of_another_format_is_refused(run: Path, tmp_path: Path) -> None:
+    write_json(tmp_path / "later.json", pack(run).to_json() | {"format": 2})
+    with pytest.raises(ConfigError, match=r"format 1: format: Input should be 1 \(got 2\)"):
+        Submission.load(tmp_path / "later.json")
+
+
 def test_the_leaderboard_has_a_table_for_each_set_of_tasks_and_the_best_comes_first(
     run: Path,
 ) -> None:

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -31,7 +31,7 @@ from grpo_cl.storage.files import read_json, write_file, write_json
 from grpo_cl.storage.redaction import redact
 from grpo_cl.types import Record, first_problem
 
-FORMAT = 1
+FORMAT: Final = 1
 MAX_BYTES = 2**28
 """Of a submission after decompression: a small compressed file must not fill the memory."""
 _HOST = re.compile(r"(?<=://)[^/\s]+")
@@ -90,7 +90,7 @@ class MissingRun(Record):
 class Submission(Record):
     """The runs of one campaign, or a single run."""
 
-    format: int = FORMAT
+    format: Literal[1] = FORMAT
     name: str
     campaign: dict[str, Any] | None = None
     """The description of the campaign, with its primary score; None for a single run."""
