@@ -27,7 +27,7 @@ def add_submit(parser: Parser) -> None:
 
 def add_verify(parser: Parser) -> None:
     """Add the options of ``verify-submission``."""
-    parser.add_argument("file", type=values.input_path, metavar="FILE", help="a submission")
+    parser.add_argument("file", type=values.input_file, metavar="FILE", help="a submission")
     parser.add_argument(
         "source",
         type=values.input_dir,
@@ -41,7 +41,7 @@ def add_verify(parser: Parser) -> None:
 def add_leaderboard(parser: Parser) -> None:
     """Add the options of ``leaderboard``."""
     parser.add_argument(
-        "files", type=values.input_path, nargs="+", metavar="FILE", help="submissions"
+        "files", type=values.input_file, nargs="+", metavar="FILE", help="submissions"
     )
     parser.add(
         "--out",
