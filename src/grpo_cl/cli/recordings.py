@@ -138,6 +138,9 @@ def import_results(arguments: argparse.Namespace) -> int:
 
 def _run_config(path: Path) -> GRPOConfig | None:
     """The configuration of the run or checkpoint that a file of episodes belongs to."""
+    run = RunDir(path.parent.parent)
+    if path.parent == run.evaluations_dir and run.config.is_file():
+        return read_settings(run.config)
     config = CheckpointFiles(path.parent).config
     own = (RunDir(path.parent).trajectories_journal, CheckpointFiles(path.parent).trajectories)
     return read_settings(config) if path in own and config.is_file() else None

@@ -1,6 +1,8 @@
 """Recorded episodes of any file: a run, its buffer, exports, τ²-bench results, recordings."""
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from math import isclose
 from pathlib import Path
@@ -61,9 +63,13 @@ def _entries(path: Path, domains: Domains) -> Iterator[tuple[str, Any]]:
             yield f"{path}, line {number}", line
         return
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskDataError(f"cannot read recordings: {error}") from error
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise TaskDataError(
+            f"cannot read the episodes of {path}: {error}; give a run, or a file of JSON, JSON "
+            "lines or parquet"
+        ) from error
     document = _document(text) if path.suffix == ".json" else None
     if document is None:
         yield from _lines(path, text)
