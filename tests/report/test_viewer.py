@@ -48,8 +48,16 @@ def test_a_gold_action_with_other_arguments_is_told_from_one_that_was_not_called
 def test_an_episode_that_was_cut_short_says_so():
     scored = episode(make_task("shop", "1"), "W1")
     short = scored.trajectory.model_copy(update={"termination": Termination.MAX_STEPS})
-    assert "max_steps" in reward_reason(short, scored.reward)
+    assert "rollout.max_steps was reached" in reward_reason(short, scored.reward)
     assert not reward_reason(*scored)
+
+
+def test_a_solo_reply_without_a_tool_call_is_the_reason_of_the_reward():
+    trajectory, reward = episode(make_task("shop", "1"), "W1")
+    failed = reward.model_copy(update={"value": 0.0, "reason": "the episode ended by agent_error"})
+    for is_solo, why in ((True, "no tool call that could be parsed"), (False, "reply was empty")):
+        update = {"termination": Termination.AGENT_ERROR, "solo": is_solo}
+        assert why in reward_reason(trajectory.model_copy(update=update), failed)
 
 
 def test_a_task_that_was_forgotten_is_compared_with_when_it_was_learned(tmp_path: Path):

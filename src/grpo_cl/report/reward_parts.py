@@ -7,7 +7,16 @@ from grpo_cl.report.scores import COMPONENTS
 from grpo_cl.rewards.advantages import INFRASTRUCTURE
 from grpo_cl.rewards.criteria import matches
 from grpo_cl.rewards.oracle import SCORED_TERMINATIONS
-from grpo_cl.types import SUCCESS, Action, Reward, RewardType, Task, ToolCall, Trajectory
+from grpo_cl.types import (
+    SUCCESS,
+    Action,
+    Reward,
+    RewardType,
+    Task,
+    Termination,
+    ToolCall,
+    Trajectory,
+)
 
 _MEMORY = {
     RewardType.ANSWERS: "answers",
@@ -15,6 +24,16 @@ _MEMORY = {
     RewardType.COMPRESSION: "compression",
     RewardType.CONTENT: "content",
 }
+
+_UNSCORED = {
+    Termination.MAX_STEPS: "The limit rollout.max_turns or rollout.max_steps was reached",
+    Termination.TIMEOUT: "The limit rollout.timeout_s was reached",
+    Termination.TOO_MANY_ERRORS: "The limit of failed tool calls, rollout.max_errors, was reached",
+    Termination.AGENT_ERROR: "The agent's last reply was empty",
+    Termination.USER_ERROR: "The user's last message was empty",
+    Termination.CONTEXT_WINDOW_EXCEEDED: "The context, sampling.max_context, was full",
+}
+"""What ended an episode that is not scored and whose policy or user is the reason."""
 
 
 class RewardPart(NamedTuple):
@@ -63,11 +82,14 @@ def reward_parts(task: Task, reward: Reward) -> list[RewardPart]:
 
 def reward_reason(trajectory: Trajectory, reward: Reward) -> str:
     """One sentence about the whole reward; empty if its components say everything."""
-    if reward.reason:
-        return reward.reason
-    if trajectory.termination not in SCORED_TERMINATIONS:
-        return f"The episode ended with {trajectory.termination.value}: such a reward is 0."
-    return ""
+    ended = trajectory.termination
+    if ended is Termination.AGENT_ERROR and trajectory.solo:
+        return "The agent's last reply has no tool call that could be parsed: reward 0."
+    if ended in _UNSCORED:
+        return f"{_UNSCORED[ended]}: reward 0."
+    if ended not in SCORED_TERMINATIONS and not reward.reason:
+        return f"The episode ended with {ended.value}: reward 0."
+    return reward.reason or ""
 
 
 def gold_actions(task: Task, reward: Reward, calls: Sequence[ToolCall]) -> list[GoldAction]:

@@ -46,10 +46,9 @@ class Episodes:
         self.all = list(read_evaluations(run))
         if not self.all:
             raise ConfigError(
-                f"{str(root)!r} has no evaluation episodes: a run with "
-                "logging.keep_evaluation_episodes above 0 keeps them in "
-                f"{run.evaluations_dir.name}/ once it was evaluated; --step N shows training "
-                "episodes"
+                f"{str(root)!r} has no evaluation episodes; give the directory of a run that was "
+                "evaluated with logging.keep_evaluation_episodes above 0, or --step N for its "
+                "training episodes"
             )
         order = [str(name) for name in self.config.get("task_order", ())]
         self.domains = list(dict.fromkeys([*order, *(one.task.domain for one in self.all)]))
