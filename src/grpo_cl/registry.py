@@ -81,11 +81,14 @@ def with_absolute_file(name: str) -> str:
 def load_from_file(name: str, kind: str) -> Any:
     """The class or function FILE.py:NAME."""
     path, _, attribute = name.rpartition(":")
+    file = Path(path).expanduser()
+    if not file.exists():
+        raise ConfigError(f"{path!r} does not exist; give the {kind} as FILE.py:NAME")
     try:
-        module = import_file(Path(path).expanduser())
+        module = import_file(file)
     except (OSError, SyntaxError, ImportError) as error:
         raise ConfigError(
-            f"cannot import the {kind} {name!r}: {error}; give it as FILE.py:NAME"
+            f"cannot import the {kind} {name!r}: {error}; `python {path}` shows where it fails"
         ) from error
     if not hasattr(module, attribute):
         raise ConfigError(f"{path!r} has no {attribute!r}, which {name!r} names as the {kind}")

@@ -24,7 +24,11 @@ def first_problem(error: Exception) -> str:
     first = error.errors()[0]
     name = ".".join(map(str, first["loc"]))
     message = str(first["msg"]).removeprefix("Value error, ")
-    return f"{name}: {message} (got {first['input']!r:.200})" if name else message
+    if not name:
+        return message
+    # The input of a missing field is the mapping that lacks it.
+    got = "" if first["type"] == "missing" else f" (got {first['input']!r:.200})"
+    return f"{name}: {message}{got}"
 
 
 class Tau2Record(BaseModel):

@@ -102,6 +102,15 @@ def test_an_invalid_campaign_is_refused_in_one_sentence(
     assert "\n" not in str(refused.value)
 
 
+def test_a_campaign_without_its_directory_is_refused_without_quoting_the_others(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "small.yaml").write_text("base: {}\nalgorithms: [{name: sequential}]\n")
+    with pytest.raises(ConfigError) as refused:
+        read_campaign(tmp_path / "small.yaml")
+    assert str(refused.value) == "out: Field required"
+
+
 @pytest.mark.slow
 def test_the_shipped_campaigns_are_valid() -> None:
     files = sorted(CONFIGS.glob("campaign*.yaml"))

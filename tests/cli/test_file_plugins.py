@@ -46,7 +46,7 @@ def test_a_plug_in_of_a_file_is_found_from_another_directory(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--cl_algorithm nowhere.py:Mine", "cannot import the algorithm '.*/nowhere.py:Mine'"),
+        ("--cl_algorithm nowhere.py:Mine", r"/nowhere.py' does not exist; .* as FILE\.py:NAME"),
         ("--cl_algorithm some.py:Missing", "has no 'Missing', which .* names as the algorithm"),
         ("--cl_algorithm some.py:value", "must be a subclass of CLAlgorithm"),
         ("--rollout.user some.py:Missing", "names as the user strategy"),

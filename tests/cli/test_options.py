@@ -97,7 +97,7 @@ TOY = "--model_name_or_path tabular --task_order toy_left toy_right"
     [
         ("--learning_rat 1", "did you mean 'learning_rate'?"),
         ("rollout.max_turn=1", "did you mean 'rollout.max_turns'?"),
-        ("--config nowhere.yaml", "cannot read the config"),
+        ("--config nowhere.yaml", "'nowhere.yaml': No such file or directory; give a YAML, TOML"),
         ("--task_order airlin", "Did you mean 'airline'?"),
         ("--model_name_or_path nowhere", "give a local directory or a GGUF file"),
         (f"{TOY} --cl_algorithm reply", "Did you mean 'replay'?"),

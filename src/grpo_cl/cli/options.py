@@ -111,8 +111,15 @@ def _read_file(path: Path) -> Settings:
         text = path.read_text()
         # YAML's errors about a stream quote no line, which may have a secret.
         settings = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(StringIO(text))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the config {str(path)!r}: {error}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the config {str(path)!r}: {error.strerror}; give a YAML, TOML or JSON "
+            "file, such as one of configs/ in the repository"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"cannot read the config {str(path)!r}: {error}; save it as UTF-8"
+        ) from error
     except _NOT_PARSED as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
