@@ -168,7 +168,7 @@ def test_missing_results_are_listed(tmp_path: Path) -> None:
     assert "ewc, toy_left → toy_right, seed 0: not enough memory." in shown.text
     assert "3 of 4 runs finished" in shown.text
     assert "1 of 2" in shown.text
-    assert "2 seed(s): confidence intervals are wide" in shown.text
+    assert "Few seeds (2): confidence intervals are wide" in shown.text
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_missing_results_are_listed(tmp_path: Path) -> None:
         (
             {"ewc": (0.1, 0.01), "si": (0.3, 0.02), "mas": (0.1, 0.4), "agem": (0.1, None)},
             "Better than sequential in average performance: ewc and si; no difference beyond "
-            "noise: mas; unknown: agem.",
+            "noise: mas; not tested: agem.",
         ),
         ({}, ""),
     ],

@@ -91,8 +91,8 @@ class CampaignReport(NamedTuple):
         seeds = len(self.campaign.seeds)
         if seeds < FEW_SEEDS:
             sentences.append(
-                f"{seeds} seed(s): confidence intervals are wide, and a real difference may not "
-                "be significant."
+                f"Few seeds ({seeds}): confidence intervals are wide, and a real difference may "
+                "not be significant."
             )
         if self.plan.runs[0].config.evaluation.trials == 1:
             sentences.append("Each test task had one greedy trial: pass^k is unknown.")
@@ -241,7 +241,7 @@ def compared_sentence(summary: Summary, rows: Sequence[MethodScores]) -> str:
         "better": f"better than {summary.reference} in {title}",
         "worse": f"worse than {summary.reference} in {title}",
         "same": "no difference beyond noise",
-        "unknown": "unknown",
+        "unknown": "not tested",
     }
     found = "; ".join(f"{words[kind]}: {listed(names)}" for kind, names in groups.items() if names)
     return f"{found[0].upper()}{found[1:]}."
