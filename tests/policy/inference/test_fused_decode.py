@@ -1,6 +1,8 @@
 """The fused decoding step and its kernels, run by Triton's interpreter."""
 
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from random import Random
 from typing import Any
@@ -31,7 +33,8 @@ from grpo_cl.policy.inference.model_runner import Chunk, ModelRunner
 from grpo_cl.policy.inference.sampler import TokenCompletion
 from grpo_cl.policy.inference.slot_scheduler import slot_prefixes
 from grpo_cl.policy.kernels.kv_cache import SlotPrefix
-from grpo_cl.policy.kernels.lora_linear import lora_linear
+from grpo_cl.policy.kernels.llama_block import block_linears
+from grpo_cl.policy.kernels.lora_linear import AdaptedOutput, lora_linear
 from llama_models import CONTEXT, SIZES, adapted_llama, llama, partly_adapted_qwen2, qwen2, qwen3
 from parameters import mostly_slow
 from sampling import finish, is_greedy, request, sampler, some_ids
@@ -352,23 +355,62 @@ def test_norm_swiglu_and_rope_are_those_of_the_formulas() -> None:
     assert cache[0].count_nonzero() == 4
 
 
+def adapted_layers(
+    widths: dict[str, int], dtype: torch.dtype = torch.float32, **settings: Any
+) -> list[nn.Module]:
+    """Layers with 300 inputs, which are three splits, and adapters of rank 4 and scale 1.5."""
+    torch.manual_seed(0)
+    plain = nn.ModuleDict({name: nn.Linear(300, width) for name, width in widths.items()}).to(dtype)
+    adapters = LoraConfig(r=4, lora_alpha=6, init_lora_weights=False, **settings)
+    layers: Any = get_peft_model(plain, adapters).base_model.model
+    return [layers[name] for name in widths]
+
+
+def copies(linears: MergedLinears) -> list[int]:
+    """Addresses of copied weights, which CUDA graphs have captured."""
+    weights = [linears._weight_FE, linears._bias_F, linears._down_RE]
+    weights += [weight for up in linears._ups for weight in (up.weight_FR, up.scale_F)]
+    return [weight.data_ptr() for weight in weights if weight is not None]
+
+
 @pytest.mark.parametrize("merge", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_merged_linears_have_the_outputs_of_each_layer(merge: bool, dtype: torch.dtype) -> None:
-    """300 inputs in three splits, 40 and 160 outputs with an adapter of rank 4, and 7 without."""
-    torch.manual_seed(0)
-    names = {"wide": 160, "bare": 7, "narrow": 40}
-    plain = nn.ModuleDict({name: nn.Linear(300, width) for name, width in names.items()}).to(dtype)
-    adapters = LoraConfig(
-        r=4, lora_alpha=6, target_modules=["wide", "narrow"], init_lora_weights=False
+    """Adapters of rank 4 and 9 with other scales, and a layer without."""
+    layers = adapted_layers(
+        {"wide": 160, "bare": 7, "narrow": 40},
+        dtype,
+        target_modules=["wide", "narrow"],
+        rank_pattern={"narrow": 9},
     )
-    layers: Any = get_peft_model(plain, adapters).base_model.model
-    merged = MergedLinears([layers[name] for name in names], merge=merge)
-    merged.refresh_weights()
+    merged = MergedLinears(layers, merge=merge)
     tokens = torch.randn(35, 300).to(dtype)
+    merged.refresh_weights()
     with torch.no_grad():
-        for name, output in zip(names, merged(tokens), strict=True):
-            torch.testing.assert_close(output, lora_linear(layers[name], tokens))
+        for layer, output in zip(layers, merged(tokens), strict=True):
+            torch.testing.assert_close(output, lora_linear(layer, tokens))
+        before = copies(merged)
+        for weight in merged.copied:
+            weight.mul_(-2)
+        merged.refresh_weights()
+        assert copies(merged) == before
+        for layer, output in zip(layers, merged(tokens), strict=True):
+            torch.testing.assert_close(output, lora_linear(layer, tokens))
+
+
+@pytest.mark.parametrize("merge", [True, False])
+@pytest.mark.parametrize("targets", [["gate", "up"], ["up"]])
+def test_swiglu_of_merged_linears_is_that_of_their_outputs(merge: bool, targets: list[str]) -> None:
+    layers = adapted_layers(
+        {"gate": 150, "up": 150}, target_modules=targets, rank_pattern={"up": 70}
+    )
+    merged = MergedLinears(layers, merge=merge)
+    merged.refresh_weights()
+    tokens = torch.randn(35, 300)
+    with torch.no_grad():
+        gate, up = (lora_linear(layer, tokens) for layer in layers)
+        expected = nn.functional.silu(gate) * up
+        torch.testing.assert_close(merged.swiglu(tokens), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(3, 130), (200, 2700)])
@@ -378,8 +420,38 @@ def test_lora_down_and_up_are_the_two_matrix_products(rows: int, width: int) -> 
     tokens, down = torch.randn(rows, 130), torch.randn(72, 130)
     inner = lora.lora_down(tokens, down)
     torch.testing.assert_close(inner, tokens @ down.T, rtol=1e-4, atol=1e-4)
-    up, output = torch.randn(width, 70), torch.ones(rows, width + 70)
-    lora.lora_up(inner, 2, up, 0.5, output[:, 50:-20])
-    expected = 1 + 0.5 * tokens @ down[2:].T @ up.T
+    up, scale, output = torch.randn(width, 70), torch.randn(width), torch.ones(rows, width + 70)
+    lora.lora_up(AdaptedOutput(output[:, 50:-20], inner[:, 2:], up, scale))
+    expected = 1 + tokens @ down[2:].T @ up.T * scale
     torch.testing.assert_close(output[:, 50:-20], expected, rtol=1e-4, atol=1e-3)
     assert (output[:, :50] == 1).all() and (output[:, -20:] == 1).all()
+
+
+@pytest.mark.parametrize(("merge_gate_up", "downs"), [(False, 3), (True, 2)])
+def test_merged_layers_have_one_up_projection_and_no_down_projection(
+    merge_gate_up: bool, downs: int
+) -> None:
+    """LoRA kernels of a block: the merged product projects down, SwiGLU adds what it reads."""
+    module: Any = built(adapted_llama)
+    linears = block_linears(module.model.layers[0])
+    merges = (True, False, merge_gate_up, False)
+    groups = [
+        MergedLinears(layers, merge=merge) for layers, merge in zip(linears, merges, strict=True)
+    ]
+    kernels = [lora._lora_down, lora._sum_splits, lora._lora_up, lora._lora_swiglu]
+    launches: Counter[str] = Counter()
+
+    def record(name: str, *_: object, **__: object) -> None:
+        launches[name] += 1
+
+    hooks = [partial(record, kernel.__name__) for kernel in kernels]
+    for kernel, hook in zip(kernels, hooks, strict=True):
+        kernel.add_pre_run_hook(hook)
+    with torch.no_grad():
+        for group, layers in zip(groups, linears, strict=True):
+            group.refresh_weights()
+            function = group.swiglu if layers is linears.gate_up else group
+            function(torch.randn(2, layers[0].in_features))
+    for kernel, hook in zip(kernels, hooks, strict=True):
+        kernel.pre_run_hooks.remove(hook)
+    assert launches == Counter(_lora_down=downs, _sum_splits=downs, _lora_up=3, _lora_swiglu=1)

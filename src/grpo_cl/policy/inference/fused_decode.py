@@ -188,7 +188,7 @@ class FusedDecoder:
             return output_BE
 
         def mlp(normed_BE: Tensor) -> Tensor:
-            (output_BE,) = linears.down(self._kernels.swiglu(*linears.gate_up(normed_BE)))
+            (output_BE,) = linears.down(linears.gate_up.swiglu(normed_BE))
             return output_BE
 
         return block_forward(

@@ -1,56 +1,80 @@
 """Linear layers with the same input, merged into one product, and their LoRA adapters.
 
-Shapes: B rows, E inputs, F outputs of all layers, R ranks of all adapters.
+Shapes: B rows, E inputs, F outputs, R ranks of adapters.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from grpo_cl.policy.kernels.lora_linear import LoraWeights, split_adapter
+from grpo_cl.policy.kernels.lora_linear import AdaptedOutput, LoraWeights, split_adapter
 from grpo_cl.policy.kernels.triton_support import load_kernels
+
+ALIGNMENT = 16
+"""A merged product with adapters has a multiple of this many columns: matrix products are fast if
+every row begins at a multiple of 16 bytes."""
+
+
+class _UpProjection(NamedTuple):
+    """Up projections of the layers with one output tensor, as blocks of a diagonal matrix."""
+
+    weight_FR: Tensor
+    scale_F: Tensor
+    ranks: slice
+    """Their part of the ranks of all adapters."""
 
 
 class MergedLinears:
     """Linear layers with the same input; merged weights are copies that need refreshing.
 
-    Adapter weights are always copied: they are stored in float32 and used in the base dtype.
+    Adapter weights are always copied: they are stored in float32 and used in the base dtype. Down
+    projections of merged layers are columns of the merged product.
     """
 
     def __init__(self, layers: Sequence[nn.Module], *, merge: bool) -> None:
         self._layers = layers
-        bases = [base for base, _ in map(split_adapter, layers)]
+        bases, _ = self._split()
+        self._widths: list[int] = [base.out_features for base in bases]
         are_plain = all(type(base) is nn.Linear for base in bases)
         has_same_parts = len({len(list(base.parameters())) for base in bases}) == 1
         self._is_merged = merge and are_plain and has_same_parts and len(bases) > 1
         self._weight_FE: Tensor | None = None
         self._bias_F: Tensor | None = None
         self._down_RE: Tensor | None = None
-        self._ups: dict[int, Tensor] = {}
+        self._ups: list[_UpProjection] = []
         self._lora = load_kernels("lora")
+        self._decode = load_kernels("decode")
 
     def __call__(self, input_BE: Tensor) -> Sequence[Tensor]:
         """The output of each layer."""
-        bases, adapters = self._split()
+        outputs, inner_BR = self._multiply(input_BE)
+        if inner_BR is not None:
+            for output in self._adapted(outputs, inner_BR):
+                if output.inner_BR.shape[1]:
+                    self._lora.lora_up(output)
+        return self._by_layer(outputs)
+
+    def swiglu(self, input_BE: Tensor) -> Tensor:
+        """SiLU of the first layer's output times the second's."""
+        outputs, inner_BR = self._multiply(input_BE)
+        if inner_BR is None:
+            return self._decode.swiglu(*self._by_layer(outputs))
+        adapted = self._adapted(outputs, inner_BR)
         if self._is_merged:
-            assert self._weight_FE is not None, "refreshed before first use"
-            merged_BF = linear(input_BE, self._weight_FE, self._bias_F)
-            outputs: Sequence[Tensor] = merged_BF.split(
-                [base.out_features for base in bases], dim=1
-            )
-        else:
-            outputs = [base(input_BE) for base in bases]
-        if adapters:
-            assert self._down_RE is not None, "refreshed before first use"
-            inner_BR, start = self._lora.lora_down(input_BE, self._down_RE), 0
-            for index, adapter in adapters.items():
-                up_FR = self._ups[index]
-                self._lora.lora_up(inner_BR, start, up_FR, adapter.scale, outputs[index])
-                start += up_FR.shape[1]
-        return outputs
+            (merged,) = adapted
+            adapted = [
+                merged._replace(output_BF=output_BF, up_FR=up_FR, scale_F=scale_F)
+                for output_BF, up_FR, scale_F in zip(
+                    merged.output_BF.split(self._widths, dim=1),
+                    merged.up_FR.split(self._widths),
+                    merged.scale_F.split(self._widths),
+                    strict=True,
+                )
+            ]
+        return self._lora.lora_swiglu(*adapted)
 
     @property
     def copied(self) -> list[Tensor]:
@@ -63,18 +87,68 @@ class MergedLinears:
     def refresh_weights(self) -> None:
         """Copy the model's current weights, in place, so that CUDA graphs stay valid."""
         bases, adapters = self._split()
-        if self._is_merged:
-            self._weight_FE = _cat_into(self._weight_FE, [base.weight for base in bases])
-            biases = [base.bias for base in bases if base.bias is not None]
-            self._bias_F = _cat_into(self._bias_F, biases) if biases else None
+        downs: list[Tensor] = []
         if adapters:
             dtype: torch.dtype = bases[0].weight.dtype
             downs = [lora.down_RI.to(dtype) for lora in adapters.values()]
-            self._down_RE = _cat_into(self._down_RE, downs)
-            self._ups = {
-                index: _cat_into(self._ups.get(index), [lora.up_OR.to(dtype)])
-                for index, lora in adapters.items()
-            }
+            self._refresh_ups(adapters, dtype)
+        if self._is_merged:
+            weights = [*(base.weight for base in bases), *downs]
+            if downs:
+                padding = -sum(map(len, weights)) % ALIGNMENT
+                weights.append(downs[0].new_zeros(padding, downs[0].shape[1]))
+            self._weight_FE = _copied(self._weight_FE, torch.cat(weights))
+            biases = [base.bias for base in bases if base.bias is not None]
+            if biases:
+                added = len(self._weight_FE) - sum(self._widths)
+                biases.append(biases[0].new_zeros(added))
+                self._bias_F = _copied(self._bias_F, torch.cat(biases))
+        elif downs:
+            self._down_RE = _copied(self._down_RE, torch.cat(downs))
+
+    def _multiply(self, input_BE: Tensor) -> tuple[list[Tensor], Tensor | None]:
+        """The outputs without adapters, one if merged, and the down projections of adapters."""
+        bases, adapters = self._split()
+        if self._is_merged:
+            assert self._weight_FE is not None, "refreshed before first use"
+            merged_BF, width = linear(input_BE, self._weight_FE, self._bias_F), sum(self._widths)
+            return [merged_BF[:, :width]], merged_BF[:, width:] if adapters else None
+        outputs = [base(input_BE) for base in bases]
+        if not adapters:
+            return outputs, None
+        assert self._down_RE is not None, "refreshed before first use"
+        return outputs, self._lora.lora_down(input_BE, self._down_RE)
+
+    def _adapted(self, outputs: Sequence[Tensor], inner_BR: Tensor) -> list[AdaptedOutput]:
+        return [
+            AdaptedOutput(output_BF, inner_BR[:, up.ranks], up.weight_FR, up.scale_F)
+            for output_BF, up in zip(outputs, self._ups, strict=True)
+        ]
+
+    def _by_layer(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        return outputs[0].split(self._widths, dim=1) if self._is_merged else outputs
+
+    def _refresh_ups(self, adapters: dict[int, LoraWeights], dtype: torch.dtype) -> None:
+        like = next(iter(adapters.values())).up_OR
+        layers = range(len(self._widths))
+        ups: list[_UpProjection] = []
+        start = 0
+        for number, merged in enumerate([layers] if self._is_merged else [[n] for n in layers]):
+            blocks: list[Tensor] = []
+            scales: list[Tensor] = []
+            for layer in merged:
+                width, lora = self._widths[layer], adapters.get(layer)
+                blocks.append(like.new_empty(width, 0) if lora is None else lora.up_OR)
+                scales.append(like.new_full((width,), 0.0 if lora is None else lora.scale))
+            weight_FR = torch.block_diag(*blocks).to(dtype)
+            scale_F = torch.cat(scales).float()
+            if self._ups:
+                weight_FR = _copied(self._ups[number].weight_FR, weight_FR)
+                scale_F = _copied(self._ups[number].scale_F, scale_F)
+            ranks = slice(start, start + weight_FR.shape[1])
+            ups.append(_UpProjection(weight_FR, scale_F, ranks))
+            start = ranks.stop
+        self._ups = ups
 
     def _split(self) -> tuple[list[Any], dict[int, LoraWeights]]:
         """The base layers, and the active adapters by the index of their layer."""
@@ -83,7 +157,6 @@ class MergedLinears:
         return [base for base, _ in parts], adapters
 
 
-def _cat_into(target: Tensor | None, parts: Sequence[Tensor]) -> Tensor:
-    """The concatenated parts, in the memory of ``target`` if it has their shape."""
-    merged = torch.cat(tuple(parts))
-    return merged if target is None or target.shape != merged.shape else target.copy_(merged)
+def _copied(target: Tensor | None, source: Tensor) -> Tensor:
+    """The numbers of ``source``, in the memory of ``target`` if it has the same shape."""
+    return source if target is None or target.shape != source.shape else target.copy_(source)

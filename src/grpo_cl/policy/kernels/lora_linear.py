@@ -2,7 +2,8 @@
 
 peft computes adapters in float32 and converts their inputs and outputs, which moves more memory
 than the base layer itself. Here the adapter's two products are added in place; its weights, their
-gradients and the optimizer's moments stay float32. Shapes: N tokens, I inputs, O outputs, R rank.
+gradients and the optimizer's moments stay float32. Shapes: N tokens, B rows of a decoding step, I
+inputs, O or F outputs, R rank.
 """
 
 from typing import Any, NamedTuple
@@ -21,6 +22,16 @@ class LoraWeights(NamedTuple):
     down_RI: Tensor
     up_OR: Tensor
     scale: float
+
+
+class AdaptedOutput(NamedTuple):
+    """The output of linear layers, to which their adapters are still to be added."""
+
+    output_BF: Tensor
+    inner_BR: Tensor
+    """Down projections; without ranks there is no adapter."""
+    up_FR: Tensor
+    scale_F: Tensor
 
 
 def lora_linear(layer: nn.Module, input_NI: Tensor) -> Tensor:

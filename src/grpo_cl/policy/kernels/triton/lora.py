@@ -1,8 +1,8 @@
 """LoRA adapters of a decoding step, in Triton: two thin matrix products.
 
-The first is split along its input (split-K), since thin products keep few multiprocessors busy.
-Shapes: B rows, E inputs, F outputs of a layer, R ranks of all adapters with the same input, S
-splits of the input.
+The first is split along its input (split-K), since thin products keep few multiprocessors busy. The
+second is added to an output in place, or read by SwiGLU. Shapes: B rows, E inputs, F outputs, R
+ranks of all adapters with the same input, S splits of the input.
 """
 
 import torch
@@ -10,16 +10,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from grpo_cl.policy.kernels.lora_linear import AdaptedOutput
+
 MIN_SPLIT, MAX_SPLITS = 128, 32
 """Fewest inputs of a split, and most splits."""
 ROWS, TILE = 32, 64
 """Rows of one program, and inputs that ``lora_down`` reads at once."""
 RANKS = 64
-"""Ranks that one program of ``lora_down`` writes."""
+"""Ranks that one program of ``lora_down`` writes, and that an up projection reads at once."""
 MIN_RANKS = 16
 """Smallest tile of a tensor core's matrix product."""
 COLUMNS = 128
-"""Outputs that one program of ``lora_up`` writes."""
+"""Outputs that one program of an up projection writes."""
 SUMMED = 128
 """Numbers of the down projections that one program sums over the splits."""
 
@@ -73,31 +75,96 @@ def _sum_splits(inner, summed, size, splits, SPLITS: tl.constexpr, BLOCK: tl.con
     tl.store(summed + place, total.to(summed.dtype.element_ty), place < size)
 
 
-def lora_up(inner_BR: Tensor, start: int, up_FR: Tensor, scale: float, output_BF: Tensor) -> None:
-    """Add to ``output_BF`` the up projection of the adapter whose ranks begin at ``start``."""
-    rows, ranks = inner_BR.shape
-    width, own_ranks = up_FR.shape
+def lora_up(output: AdaptedOutput) -> None:
+    """Add the adapters to the output, in place."""
+    (rows, width), ranks = output.output_BF.shape, output.inner_BR.shape[1]
+    at_once = _ranks_at_once(ranks)
     _lora_up[(triton.cdiv(width, COLUMNS), triton.cdiv(rows, ROWS))](
-        inner_BR, up_FR, output_BF, rows, width, ranks, start, own_ranks, output_BF.stride(0),
-        scale, RANKS=max(MIN_RANKS, triton.next_power_of_2(own_ranks)), ROWS=ROWS, COLUMNS=COLUMNS,
+        *output, rows, width, ranks, *_strides(output),
+        TIMES=triton.cdiv(ranks, at_once), RANKS=at_once, ROWS=ROWS, COLUMNS=COLUMNS,
     )  # fmt: skip
+
+
+def lora_swiglu(gate: AdaptedOutput, up: AdaptedOutput) -> Tensor:
+    """SiLU of the gate times the up projection, both with their adapters."""
+    (rows, width), ranks = gate.output_BF.shape, (gate.inner_BR.shape[1], up.inner_BR.shape[1])
+    at_once = _ranks_at_once(max(ranks))
+    product_BF = gate.output_BF.new_empty(rows, width)
+    _lora_swiglu[(triton.cdiv(width, COLUMNS), triton.cdiv(rows, ROWS))](
+        *gate, *up, product_BF, rows, width, *ranks, *_strides(gate), *_strides(up),
+        GATE_TIMES=triton.cdiv(ranks[0], at_once), UP_TIMES=triton.cdiv(ranks[1], at_once),
+        RANKS=at_once, ROWS=ROWS, COLUMNS=COLUMNS,
+    )  # fmt: skip
+    return product_BF
+
+
+def _ranks_at_once(ranks: int) -> int:
+    return min(RANKS, max(MIN_RANKS, triton.next_power_of_2(ranks)))
+
+
+def _strides(output: AdaptedOutput) -> list[int]:
+    """From row to row of the output, its down and its up projections."""
+    return [tensor.stride(0) for tensor in output[:3]]
 
 
 @triton.jit
 def _lora_up(
-    inner, up, output, rows, width, ranks, start, own_ranks, stride, scale,
+    output, inner, up, scales, rows, width, ranks, stride, inner_stride, up_stride,
+    TIMES: tl.constexpr, RANKS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    value = _adapted_tile(
+        output, inner, up, scales, row, column, rows, width, ranks,
+        stride, inner_stride, up_stride, TIMES, RANKS, ROWS, COLUMNS,
+    )  # fmt: skip
+    is_in = (row < rows)[:, None] & (column < width)[None, :]
+    tl.store(output + row[:, None] * stride + column[None, :], value, is_in)
+
+
+@triton.jit
+def _lora_swiglu(
+    gate, gate_inner, gate_lora, gate_scales, up, up_inner, up_lora, up_scales, product,
+    rows, width, gate_ranks, up_ranks, gate_stride, gate_inner_stride, gate_lora_stride,
+    up_stride, up_inner_stride, up_lora_stride, GATE_TIMES: tl.constexpr, UP_TIMES: tl.constexpr,
     RANKS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    rank = tl.arange(0, RANKS)
-    is_row, is_column, is_rank = row < rows, column < width, rank < own_ranks
-    at = output + row[:, None] * stride + column[None, :]
-    is_out = is_row[:, None] & is_column[None, :]
-    before = tl.load(at, is_out, 0.0).to(tl.float32)
-    inner_at = inner + row[:, None] * ranks + (start + rank)[None, :]
-    lowered = tl.load(inner_at, is_row[:, None] & is_rank[None, :], 0.0)
-    weight_at = up + column[:, None] * own_ranks + rank[None, :]
-    weight = tl.load(weight_at, is_column[:, None] & is_rank[None, :], 0.0)
-    product = tl.dot(lowered, tl.trans(weight), input_precision="ieee")
-    tl.store(at, (before + product * scale).to(output.dtype.element_ty), is_out)
+    dtype = product.dtype.element_ty
+    value = _adapted_tile(
+        gate, gate_inner, gate_lora, gate_scales, row, column, rows, width, gate_ranks,
+        gate_stride, gate_inner_stride, gate_lora_stride, GATE_TIMES, RANKS, ROWS, COLUMNS,
+    ).to(tl.float32)  # fmt: skip
+    # Rounded where ``decode.swiglu`` rounds.
+    active = (value * tl.sigmoid(value)).to(dtype).to(tl.float32)
+    factor = _adapted_tile(
+        up, up_inner, up_lora, up_scales, row, column, rows, width, up_ranks,
+        up_stride, up_inner_stride, up_lora_stride, UP_TIMES, RANKS, ROWS, COLUMNS,
+    ).to(tl.float32)  # fmt: skip
+    is_in = (row < rows)[:, None] & (column < width)[None, :]
+    at = product + row[:, None] * width + column[None, :]
+    tl.store(at, (active * factor).to(dtype), is_in)
+
+
+@triton.jit
+def _adapted_tile(
+    output, inner, up, scales, row, column, rows, width, ranks, stride, inner_stride, up_stride,
+    TIMES: tl.constexpr, RANKS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """A tile of an output with its adapter, in the dtype of the output."""
+    is_row, is_column = row < rows, column < width
+    output_at = output + row[:, None] * stride + column[None, :]
+    total = tl.load(output_at, is_row[:, None] & is_column[None, :], 0.0).to(tl.float32)
+    if TIMES > 0:
+        product = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for time in tl.static_range(TIMES):
+            rank = time * RANKS + tl.arange(0, RANKS)
+            is_rank = rank < ranks
+            inner_at = inner + row[:, None] * inner_stride + rank[None, :]
+            lowered = tl.load(inner_at, is_row[:, None] & is_rank[None, :], 0.0)
+            weight_at = up + column[:, None] * up_stride + rank[None, :]
+            weight = tl.load(weight_at, is_column[:, None] & is_rank[None, :], 0.0)
+            product += tl.dot(lowered, tl.trans(weight), input_precision="ieee")
+        total += product * tl.load(scales + column, is_column, 0.0)[None, :]
+    return total.to(output.dtype.element_ty)
