@@ -222,7 +222,7 @@ def test_releases_name_that_of_generated_tasks_where_they_are_used(section: str)
     options: dict[str, dict[str, object]] = {section: {"generated": 4}}
     assert loader(**options).releases["airline"] == generated
     options["tasks"] = options.get("tasks", {}) | {"wording": "varied"}
-    assert loader(**options).releases["airline"] == f"{generated} in varied wording"
+    assert loader(**options).releases["airline"] == f"{generated} in varied wording 2"
     without = loader(task_order=("toy_left",), tasks={"generated": 4})
     assert without.releases["toy_left"] == without.domains["toy_left"].release
 

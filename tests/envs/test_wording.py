@@ -12,8 +12,16 @@ import pytest
 
 from grpo_cl.config import GRPOConfig, RolloutConfig
 from grpo_cl.envs import Domain, domain_for, load_domain
-from grpo_cl.envs.generation.requests import Case, Request
+from grpo_cl.envs.generation import prose
+from grpo_cl.envs.generation.requests import Case, Question, Request
 from grpo_cl.envs.generation.tasks import TaskSpec
+from grpo_cl.envs.generation.varied_texts import (
+    Background,
+    TextFacts,
+    phrase_request,
+    write_varied_texts,
+)
+from grpo_cl.envs.generation.wording import TaskTexts, Wording
 from grpo_cl.envs.tau2 import GeneratedDomain, Tau2Domain
 from grpo_cl.rewards import RewardOracle
 from grpo_cl.rollout import ScriptedActor, run_episodes
@@ -149,6 +157,81 @@ def test_varied_tasks_depend_only_on_the_seed(
     assert varied(name).generate(seed=SEED, count=10) == drawn[:10]
     assert varied(name).task(drawn[7].id) == drawn[7]
     assert varied(name).generate(seed=SEED + 1, count=10) != drawn[:10]
+
+
+def drawn_texts(*questions: Question) -> Iterator[TaskTexts]:
+    """Texts of a customer who asks each of the questions in a request of its own."""
+    requests = [
+        Request("read", Wording("move a visit", "move a visit"), [], questions=[one])
+        for one in questions
+    ]
+
+    def draw(rng: Random) -> TextFacts:
+        clauses = [
+            phrase_request(request, one, {}, rng)
+            for request, one in zip(requests, questions, strict=True)
+        ]
+        return TextFacts("Ada Holm", "email", "ada@x.org", clauses, (), (), level=0.0)
+
+    nothing = Background(("{You} called before",), ("It rains",))
+    return (write_varied_texts(draw, nothing, Random(seed)) for seed in range(300))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question("the exact phone number of the clinic", "503-555-4385"),
+        Question("which of {your} allergens is in it, if any", "peanut"),
+        Question("by how many dollars that misses the minimum, if it does", "4.25"),
+    ],
+)
+def test_only_amounts_are_asked_for_as_amounts(question: Question) -> None:
+    for texts in drawn_texts(question):
+        told = f"{texts.reason_for_call} {texts.ticket}"
+        asked = re.escape(question.subject[:8])
+        problem = re.search(rf"how much it is|math|about the money|for {asked}", told)
+        assert problem is None, (problem, told)
+
+
+def test_an_amount_is_asked_for_in_all_ways() -> None:
+    told = " ".join(texts.reason_for_call for texts in drawn_texts(Question("the exact fee", "50")))
+    for template in prose.QUESTIONS:
+        assert (
+            template.format(subject="the exact fee", You="", s="", are="", me="you").strip() in told
+        )
+
+
+def test_no_text_says_that_there_is_one_request_or_that_any_charge_is_accepted() -> None:
+    """Both are wrong for some tasks: a customer may want something only if it costs nothing."""
+    fee = Question("the exact fee", "50")
+    for texts in drawn_texts(fee, fee):
+        told = f"{texts.reason_for_call} {texts.task_instructions} {texts.ticket}"
+        assert not re.search(r"one thing:|charges", told), told
+
+
+@pytest.mark.parametrize("name", ["airline", "healthcare", "doordash"])
+def test_what_the_customer_forgot_does_not_deny_an_id_that_is_named(
+    pairs: GetPairs, name: str
+) -> None:
+    named = re.compile(r"\b(?:reservation (?:id )?[A-Z0-9]{6}|appointment AP\d+|order number D\d+)")
+    denied = re.compile(
+        r"(your|the) (reservation|appointment|order) (ids?|numbers?)\b|the ids of your"
+    )
+    for _, told in pairs(name):
+        scenario = told.user_scenario.instructions
+        assert isinstance(scenario, StructuredInstructions)
+        if named.search(scenario.reason_for_call):
+            assert not denied.search(scenario.unknown_info or ""), told.id
+
+
+def test_a_trip_that_has_begun_is_not_called_upcoming(pairs: GetPairs) -> None:
+    """The policy's day is May 15."""
+    for _, told in pairs("airline"):
+        problem = re.search(
+            r"upcoming [\w-]+(?: trip)? from .{3,50}? on (May |2024-05-)(0?[1-9]|1[0-5])\b",
+            instructions(told),
+        )
+        assert problem is None, (told.id, problem)
 
 
 @pytest.mark.slow

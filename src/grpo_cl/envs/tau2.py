@@ -155,6 +155,8 @@ class Tau2Domain(Domain):
     environment_type: ClassVar[type[Tau2Environment]] = Tau2Environment
     wording: TaskWording = "plain"
     """How generated tasks are worded, as ``tasks.wording`` says."""
+    varied_release: ClassVar[str] = "varied wording"
+    """Names the varied texts of generated tasks; it changes when they do."""
 
     def __init__(self, data_dir: Path | None = None) -> None:
         self.source = find_source(self.folder, data_dir)
@@ -205,7 +207,7 @@ class Tau2Domain(Domain):
     @property
     @override
     def release_with_generated(self) -> str:
-        wording = "" if self.wording == "plain" else f" in {self.wording} wording"
+        wording = "" if self.wording == "plain" else f" in {self.varied_release}"
         return f"{self.release}, generated tasks of release {GENERATOR_RELEASE}{wording}"
 
     @override

@@ -53,6 +53,7 @@ class AirlineDomain(Tau2Domain):
 
     name = "airline"
     folder = "airline"
+    varied_release = "varied wording 2"
     can_generate = True
     agent_side = Side(toolkit=AirlineTools, schemas=_schemas, database=_database)
 

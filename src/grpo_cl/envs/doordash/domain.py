@@ -23,6 +23,7 @@ class DoordashDomain(GeneratedDomain):
 
     name = "doordash"
     folder = "doordash"
+    varied_release = "varied wording 2"
     task_seed = 2025
     agent_side = Side(toolkit=DoordashTools, schemas=lambda: SCHEMAS, database=_database)
 

@@ -16,7 +16,7 @@ FIRST_FRAMES = (
     "{You} {are} writing because {you} would like to {clause}",
     "{You} {are} calling because {you} need to {clause}",
     "{You} {are} looking to {clause}",
-    "{You} {are} trying to {clause} and need{s} help with that",
+    "{You} need{s} help because {you} want to {clause}",
     "{You} {are} hoping to {clause}",
     "{You} {have} decided to {clause}",
     "{You} {have} been meaning to {clause}",
@@ -34,7 +34,7 @@ FIRST_FRAMES = (
     "{Your} main reason to call is that {you} want to {clause}",
     "What {you} want is to {clause}",
     "What {you} need help with is this: {you} want to {clause}",
-    "This is about one thing: {you} want to {clause}",
+    "This is what it is about: {you} want to {clause}",
     "Having thought about it, {you} want to {clause}",
     "Having talked to {your} family, {you} want to {clause}",
     "Before anything else, {you} want to {clause}",
@@ -113,7 +113,7 @@ FALLBACKS = (
     "If the agent cannot do that, {you} are ok with leaving it as it is",
     "If the agent declines, {you} will ask once more and then accept it",
     "Even if the agent offers something else, {you} do not want it instead",
-    "{You} will be persistent about it, but {you} will accept a clear no and want{s} nothing else",
+    "{You} will be persistent about it, but {you} will accept a clear no and want nothing else",
     "{You} {are} ok with a no, and {do} not want anything else in that case",
     "If and only if it is allowed, {you} want it; otherwise nothing should be done",
     "If it is against the policy, {you} want everything about it to stay the same",
@@ -138,6 +138,8 @@ QUESTIONS = (
     "{You} want{s} to be sure about the money, so the agent should tell {me} {subject}",
     "{You} {are} not good at math and want{s} the agent to work out {subject}",
 )
+AMOUNT_QUESTIONS = (QUESTIONS[3], *QUESTIONS[6:])
+"""Questions that fit an amount only."""
 MERGED_QUESTIONS = (
     ", and {you} want to know {subject}",
     ", and {you} also want to know {subject}",
@@ -222,12 +224,12 @@ CONSENTS_OF_LETTERS = (
     "I confirm everything above, so there is no need to ask me again.",
     "You have my yes for every change that I asked for.",
     "Please go ahead with all of it if the details are right.",
-    "I accept the charges that come with it.",
+    "I have thought about all of it and agree.",
 )
 CONSENTS_OF_TICKETS = (
     "{You} {have} confirmed all of this.",
     "{You} agree{s} to every change described here.",
-    "{You} {have} agreed to the details and to the charges.",
+    "{You} {have} agreed to all details.",
     "{You} {have} said yes to each of these changes.",
     "Everything here was confirmed by the customer.",
     "Whatever the policy rules out stays undone.",
@@ -242,7 +244,7 @@ CONFIRMATIONS = (
     "{You} say{s} yes to details that fit {your} request and correct{s} those that do not.",
     "If the agent asks for confirmation, {you} agree.",
     "{You} say{s} yes when the agent repeats {your} request correctly.",
-    "{You} {are} okay with the resulting charges.",
+    "{You} {are} okay with what comes of {your} requests.",
     "{You} {do} not want to do anything else.",
     "{You} want{s} to get this done quickly.",
 )

@@ -55,6 +55,8 @@ class RequestClauses(NamedTuple):
     """Whether the text must say what to do if it cannot be fulfilled."""
     has_fallback: bool = False
     """Whether the clause says so already."""
+    asks_amount: bool = True
+    """Whether ``question`` names an amount: 'the exact refund', not 'the phone number'."""
 
 
 class TextFacts(NamedTuple):
@@ -131,7 +133,13 @@ def phrase_request(
         question.subject if question and is_asked else "",
         needs_fallback=not request.writes and not request.has_fallback,
         has_fallback=request.has_fallback,
+        asks_amount=question is not None and _names_amount(question),
     )
+
+
+def _names_amount(question: Question) -> bool:
+    is_number = question.answer.replace(".", "").isdigit()
+    return is_number and question.subject.startswith("the ")
 
 
 def asked_question(requests: Sequence[Request], spec: TaskSpec) -> Question | None:
@@ -207,6 +215,8 @@ def _add_request(
             _append(sentences, rng.choice(prose.DETAIL_SEPARATORS) + detail)
     if one.question:
         asked = rng.choice(prose.QUESTIONS if rng.random() < 0.6 else prose.MERGED_QUESTIONS)
+        if not one.asks_amount and asked in prose.AMOUNT_QUESTIONS:
+            asked = prose.QUESTIONS[0]
         _append(sentences, asked.replace("{subject}", one.question))
     if one.needs_fallback or (not one.has_fallback and rng.random() < FALLBACK_SHARE):
         fallbacks = prose.FALLBACKS if rng.random() < 0.7 else prose.MERGED_FALLBACKS

@@ -23,6 +23,7 @@ class HealthcareDomain(GeneratedDomain):
 
     name = "healthcare"
     folder = "healthcare"
+    varied_release = "varied wording 2"
     task_seed = 2026
     agent_side = Side(toolkit=HealthcareTools, schemas=tool_schemas, database=_database)
 

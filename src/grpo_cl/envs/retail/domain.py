@@ -83,6 +83,7 @@ class RetailDomain(Tau2Domain):
 
     name = "retail"
     folder = "retail"
+    varied_release = "varied wording 2"
     can_generate = True
     agent_side = Side(toolkit=RetailTools, schemas=_schemas, database=_database)
 

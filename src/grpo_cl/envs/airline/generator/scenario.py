@@ -11,6 +11,7 @@ from grpo_cl.envs.airline.generator.case import (
     AirlineRequest,
     render,
 )
+from grpo_cl.envs.airline.generator.index import TODAY
 from grpo_cl.envs.airline.generator.phrasings import (
     BACKGROUND,
     PHRASINGS,
@@ -61,11 +62,12 @@ ACCEPTED_REFUSALS = (
     "If the agent says that something is not possible, {you} do not insist on it",
 )
 UNKNOWN_IDS = (
-    "{You} {do} not remember {your} reservation id",
-    "{You} {do} not remember {your} reservation number",
-    "{You} {do} not have the reservation id at hand",
-    "{You} {do} not know the ids of {your} reservations",
+    "{You} {do} not remember every reservation id",
+    "{You} {do} not remember every reservation number",
+    "{You} {do} not have all reservation ids at hand",
+    "{You} {do} not know all ids of {your} reservations",
 )
+"""True also where another reservation is named by its id."""
 
 TICKET_ENDINGS = (
     "All of this is confirmed by the customer; whatever the policy rules out stays undone.",
@@ -136,7 +138,9 @@ def write_varied_spec(case: AirlineCase) -> TaskSpec:
 def _phrase(case: AirlineCase, request: AirlineRequest, rng: Random) -> RequestClauses:
     facts = {key: with_placeholders(words) for key, words in request.facts.items()}
     if request.trip is not None:
-        facts["trip"] = name_trip(case.name_trip(request.trip), rng)
+        words = name_trip(case.name_trip(request.trip), rng)
+        has_begun = request.trip.starts_on <= TODAY
+        facts["trip"] = words.replace("upcoming ", "") if has_begun else words
     if request.kind == "flights":
         part, trip = facts["part"], facts["trip"]
         facts["subject"] = f"the {part} part of {trip}" if part else trip

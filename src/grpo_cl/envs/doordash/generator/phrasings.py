@@ -117,8 +117,8 @@ UNKNOWN = {
     ),
     "order": (
         "{You} {do} not remember the number of an order that {you} name by its restaurant",
-        "{You} {do} not know the order numbers",
-        "{You} {do} not have the order id at hand",
+        "{You} {do} not know all order numbers",
+        "{You} {do} not have every order id at hand",
     ),
 }
 """What the customer may not know, by a word of the plain sentence."""

@@ -29,7 +29,7 @@ PHRASINGS: Phrasings = {
         "reschedule {visit} to {slot}",
         "change {visit} to {slot}",
         "have {visit} moved | the new time should be {slot}",
-        "put {visit} off, to {slot}",
+        "set a new time for {visit}, namely {slot}",
         "switch the time of {visit} to {slot}",
         "find another time for {visit} | {you} want {slot}",
         "shift {visit} to {slot}",
@@ -84,8 +84,8 @@ UNKNOWN = {
     ),
     "appointment": (
         "{You} {do} not remember the number of an appointment that {you} describe",
-        "{You} {do} not know the numbers of the appointments",
-        "{You} {do} not have the appointment id at hand",
+        "{You} {do} not know all numbers of the appointments",
+        "{You} {do} not have every appointment id at hand",
     ),
 }
 """What the caller may not know, by a word of the plain sentence."""

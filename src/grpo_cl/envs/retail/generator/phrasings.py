@@ -14,7 +14,7 @@ _RETURN = (
     "send {items}{location} back | the money should be refunded to {method}",
     "send back {items}{location}, with the refund going to {method}",
     "give back {items}{location} | the refund goes to {method}",
-    "get a refund for {items}{location} by returning it | it should be paid to {method}",
+    "get a refund by returning {items}{location} | it should be paid to {method}",
     "return {items}{location}, with a refund to {method}",
     "return {items}{location} and get a refund to {method}",
     "return {items}{location} because of the quality | the refund should go to {method}",
