@@ -48,7 +48,8 @@ def decimal(value: float | None, *, sign: str = "") -> str:
     """A number with three digits, without the zero before the point; a dash for None."""
     if value is None:
         return "–"
-    text = f"{round(value, 3) + 0.0:{sign}.3f}"  # + 0.0: no negative zero
+    # A negative number that rounds to zero keeps its sign: an interval up to −.000 excludes zero.
+    text = f"{value or 0.0:{sign}.3f}"
     return re.sub(r"(?<!\d)0\.", ".", text).replace("-", "−")
 
 
