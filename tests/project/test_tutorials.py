@@ -11,6 +11,7 @@ import pytest
 
 from grpo_cl.metrics.rmatrix import RMatrix
 from grpo_cl.runs import RunDir
+from grpo_cl.storage.files import read_json
 from html_pages import page_data
 from paths import ROOT
 
@@ -58,11 +59,13 @@ def test_a_new_policy_learns_the_domain_of_the_tutorial(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_algorithm_of_the_tutorial_forgets_less_than_its_baseline(tmp_path: Path) -> None:
     follow("own-algorithm", tmp_path)
     plain, own = (scores(tmp_path / "runs" / name)[-1][0] for name in ("sequential", "pull_back"))
     assert own > plain + 0.1
+    methods = read_json(tmp_path / "runs" / "campaign" / "results.json")["summary"]["methods"]
+    assert [method["label"] for method in methods] == ["sequential", "ewc", "replay", "pull back"]
 
 
 @pytest.mark.slow
