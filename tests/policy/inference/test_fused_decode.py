@@ -433,7 +433,7 @@ def test_merged_layers_have_one_up_projection_and_no_down_projection(
 ) -> None:
     """LoRA kernels of a block: the merged product projects down, SwiGLU adds what it reads."""
     module: Any = built(adapted_llama)
-    linears = block_linears(module.model.layers[0])
+    linears: Any = block_linears(module.model.layers[0])
     merges = (True, False, merge_gate_up, False)
     groups = [
         MergedLinears(layers, merge=merge) for layers, merge in zip(linears, merges, strict=True)
