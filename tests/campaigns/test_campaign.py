@@ -553,7 +553,7 @@ def test_a_terminated_campaign_stops_its_runs_and_can_be_resumed(
         wait_for_training(tmp_path, process)
         process.terminate()
         assert process.wait() == 143
-    ended = [json.loads(path.read_text()) for path in tmp_path.glob("outcomes/*")]
+    ended = [json.loads(path.read_text()) for path in tmp_path.glob("outcomes/*.json")]
     assert len(ended) < 6
     assert all(outcome["error"] is None for outcome in ended)
     assert not (tmp_path / "results.json").exists()
