@@ -94,7 +94,7 @@ def tensor_parallel_degrees(workload: Workload, gpus: int) -> Iterator[int]:
     """GPUs per server that leave enough memory for the KV cache, fewest first."""
     weights = workload.dtype_bytes * workload.shape.parameters
     for degree in _divisors_of_heads(workload.shape):
-        if gpus % degree == 0 and weights / degree <= MAX_WEIGHT_SHARE * workload.memory:
+        if gpus and gpus % degree == 0 and weights / degree <= MAX_WEIGHT_SHARE * workload.memory:
             yield degree
 
 
