@@ -7,7 +7,7 @@ count as average.
 
 import math
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import compress, zip_longest
 from statistics import fmean
 from typing import Literal, overload
 
@@ -115,9 +115,9 @@ def step_advantages(
 
 
 def token_advantages(trace: TokenTrace, advantages: float | Sequence[float]) -> tuple[float, ...]:
-    """An advantage per episode or per turn as one value per token; 0 outside the loss mask."""
+    """An advantage per episode or per turn as one value per sampled token, as log-probs are."""
     if isinstance(advantages, int | float):
-        return tuple(_on_mask(trace.mask, advantages))
+        return (advantages,) * trace.mask.count(True)
     if len(advantages) != len(trace.turns):
         raise ValueError(
             f"{len(advantages)} advantages for {len(trace.turns)} turns; "
@@ -125,13 +125,8 @@ def token_advantages(trace: TokenTrace, advantages: float | Sequence[float]) -> 
         )
     tokens = [0.0] * len(trace.ids)
     for (start, end), advantage in zip(trace.turns, advantages, strict=True):
-        tokens[start:end] = _on_mask(trace.mask[start:end], advantage)
-    return tuple(tokens)
-
-
-def _on_mask(mask: Sequence[bool], value: float) -> list[float]:
-    """The value where the mask is true, 0 elsewhere."""
-    return [value if masked else 0.0 for masked in mask]
+        tokens[start:end] = [advantage] * (end - start)
+    return tuple(compress(tokens, trace.mask))
 
 
 def _valid(rewards: Sequence[float | None]) -> list[float]:

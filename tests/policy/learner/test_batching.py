@@ -23,11 +23,13 @@ TOKEN_IDS = count(1)
 
 def of_length(length: int) -> TrainingSample:
     """A sample that shares no prefix with others."""
-    return TrainingSample(trace([next(TOKEN_IDS)] * length, (1, length)), (0.0,) * length, 1.0)
+    return TrainingSample(
+        trace([next(TOKEN_IDS)] * length, (1, length)), (0.0,) * (length - 1), 1.0
+    )
 
 
 def of_ids(*ids: int) -> TrainingSample:
-    return TrainingSample(trace(list(ids), (len(ids) - 1, len(ids))), (0.0,) * len(ids), 1.0)
+    return TrainingSample(trace(list(ids), (len(ids) - 1, len(ids))), (0.0,), 1.0)
 
 
 lengths_of_batches = st.lists(st.integers(2, 60), max_size=30)
@@ -38,15 +40,15 @@ def test_dapo_weight_is_one_over_the_tokens_of_the_global_batch():
     samples = policy_samples(batch, [[1.0, -2.0]], settings())
     assert [sample.weight for sample in samples] == [1 / 5, 1 / 5]
     assert [sample.advantages for sample in samples] == [
-        (0.0, 1.0, 1.0),
-        (0.0, -2.0, 0.0, -2.0, -2.0),
+        (1.0, 1.0),
+        (-2.0, -2.0, -2.0),
     ]
 
 
 def test_each_turn_can_have_its_own_advantage():
     batch = [group(trace([1, 2, 3, 4, 5], (1, 2), (3, 5)))]
     (sample,) = policy_samples(batch, [[(0.5, -1.0)]], settings())
-    assert sample.advantages == (0.0, 0.5, 0.0, -1.0, -1.0)
+    assert sample.advantages == (0.5, -1.0, -1.0)
 
 
 def test_trajectories_without_loss_tokens_are_in_no_denominator():
@@ -70,7 +72,7 @@ def test_all_tokens_of_demonstrations_have_the_same_weight():
 
 
 def test_sample_ends_at_its_last_loss_token():
-    sample = TrainingSample(trace([1, 2, 3, 4, 5], (1, 2), (2, 3)), (0.0,) * 5, 1.0)
+    sample = TrainingSample(trace([1, 2, 3, 4, 5], (1, 2), (2, 3)), (0.0, 0.0), 1.0)
     assert sample.length == 3
 
 
@@ -181,8 +183,8 @@ def test_token_budget_counts_a_common_prefix_once():
 
 
 def test_tensors_are_padded_on_the_right_and_log_probs_are_under_the_mask():
-    long = TrainingSample(trace([5, 6, 7, 8], (1, 2), (3, 4)), (0.0, 2.0, 0.0, 3.0), 0.25)
-    short = TrainingSample(trace([9, 4, 1], (1, 2)), (0.0, -1.0, 0.0), 0.5)
+    long = TrainingSample(trace([5, 6, 7, 8], (1, 2), (3, 4)), (2.0, 3.0), 0.25)
+    short = TrainingSample(trace([9, 4, 1], (1, 2)), (-1.0,), 0.5)
     batch = collate([long, short], torch.device("cpu"))
     assert batch.ids_BT.tolist() == [[5, 6, 7, 8], [9, 4, 0, 0]]
     assert batch.attention_BT.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
@@ -226,6 +228,6 @@ def test_advantages_must_match_the_trajectories():
 
 def test_checksum_depends_on_tokens_and_advantages():
     sample = of_ids(1, 2, 3)
-    same, with_advantages = of_ids(1, 2, 3), sample._replace(advantages=(0.0, 1.0, 1.0))
+    same, with_advantages = of_ids(1, 2, 3), sample._replace(advantages=(1.0,))
     assert checksum([sample]) == checksum([same])
     assert len({checksum(part) for part in ([], [sample], [with_advantages], [of_length(4)])}) == 4

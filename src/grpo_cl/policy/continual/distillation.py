@@ -171,7 +171,7 @@ def _samples(scored: Sequence[ScoredTrace], *, is_weighted: bool) -> list[Traini
     return [
         TrainingSample(
             trace.model_copy(update={"logprobs": logprobs}),
-            _token_weights(trace, logprobs) if is_weighted else tuple(map(float, trace.mask)),
+            _token_weights(trace, logprobs) if is_weighted else (1.0,) * len(logprobs),
             1 / total,
         )
         for trace, logprobs in scored
@@ -180,8 +180,7 @@ def _samples(scored: Sequence[ScoredTrace], *, is_weighted: bool) -> list[Traini
 
 def _token_weights(trace: TokenTrace, logprobs: Sequence[float]) -> tuple[float, ...]:
     pairs = zip(logprobs, trace.logprobs, strict=True)
-    ratios = iter([exp(min(end - sampler, 1.0)) for end, sampler in pairs])
-    return tuple(min(next(ratios), WEIGHT_CAP) if masked else 0.0 for masked in trace.mask)
+    return tuple(min(exp(min(end - sampler, 1.0)), WEIGHT_CAP) for end, sampler in pairs)
 
 
 def _top_kl_terms(

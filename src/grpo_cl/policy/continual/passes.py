@@ -101,7 +101,7 @@ def batch_logprobs(learner: Learner, batch: MicroBatch) -> Tensor:
 def uniform_samples(traces: Sequence[TokenTrace]) -> list[TrainingSample]:
     """Traces as samples whose tokens have equal weights that sum to 1."""
     total = sum(sum(trace.mask) for trace in traces)
-    return [TrainingSample(trace, tuple(map(float, trace.mask)), 1 / total) for trace in traces]
+    return [TrainingSample(trace, (1.0,) * sum(trace.mask), 1 / total) for trace in traces]
 
 
 def _checkpointed(

@@ -7,7 +7,7 @@ communication. Shapes: B sequences of a micro-batch, T token positions.
 import struct
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress, count
 from math import ceil
 from typing import NamedTuple
@@ -35,7 +35,7 @@ class TrainingSample(NamedTuple):
 
     trace: TokenTrace
     advantages: tuple[float, ...]
-    """One per token of the trace; 0 off the mask."""
+    """One per sampled token, as log-probs are."""
     weight: float
     """Weight of each of its tokens in the loss of the global batch."""
 
@@ -230,34 +230,27 @@ def collate(samples: Sequence[TrainingSample], device: torch.device) -> MicroBat
     layout = pack(sequences, group_by_prefix(sequences)).to(device)
     lengths_B = torch.tensor(lengths, device=device)
     attention_BT = torch.arange(max(lengths), device=device) < lengths_B[:, None]
-    columns = _columns(samples, lengths)
-    mask_BT = _to_tensor(columns.mask, torch.bool, device).view(attention_BT.shape)
-    logprobs_N = _to_tensor(columns.logprobs, torch.float, device)
+    mask_BT = _padded_masks(samples, lengths).to(device).view(attention_BT.shape)
+
+    def scattered(values: Iterable[Sequence[float]]) -> Tensor:
+        values_N = torch.frombuffer(_floats(values), dtype=torch.float).to(device)
+        return torch.zeros(mask_BT.shape, device=device).masked_scatter(mask_BT, values_N)
+
     return MicroBatch(
         ids_BT=layout.ids_1N[0, layout.gather_index_BT].masked_fill(~attention_BT, 0),
         attention_BT=attention_BT.long(),
         mask_BT=mask_BT,
-        sampler_logprobs_BT=torch.zeros(mask_BT.shape, device=device).masked_scatter(
-            mask_BT, logprobs_N
-        ),
-        advantages_BT=_to_tensor(columns.advantages, torch.float, device).view(mask_BT.shape),
+        sampler_logprobs_BT=scattered(sample.trace.logprobs for sample in samples),
+        advantages_BT=scattered(sample.advantages for sample in samples),
         weights_B=torch.tensor([sample.weight for sample in samples], device=device),
         layout=layout,
     )
 
 
-class _Columns(NamedTuple):
-    """The values of all sequences, each padded to the longest, as bytes."""
-
-    mask: bytearray
-    advantages: bytearray
-    logprobs: bytearray
-    """Only those of the tokens under the mask, without padding."""
-
-
-def _columns(samples: Sequence[TrainingSample], lengths: Sequence[int]) -> _Columns:
+def _padded_masks(samples: Sequence[TrainingSample], lengths: Sequence[int]) -> Tensor:
+    """The loss masks of all sequences, each padded to the longest, in one row."""
     # Bytes are concatenated in Python: one tensor operation costs as much as hundreds of these.
-    columns = _Columns(bytearray(), bytearray(), bytearray())
+    masks = bytearray()
     for sample, length in zip(samples, lengths, strict=True):
         mask, logprobs = bytes(sample.trace.mask[:length]), sample.trace.logprobs
         if mask.count(1) != len(logprobs):
@@ -265,16 +258,12 @@ def _columns(samples: Sequence[TrainingSample], lengths: Sequence[int]) -> _Colu
                 f"{len(logprobs)} log-probs for {mask.count(1)} tokens under the mask of a trace; "
                 "pass one per token"
             )
-        padding = max(lengths) - length
-        columns.mask.extend(mask + bytes(padding))
-        columns.advantages.extend(_floats(sample.advantages[:length]) + _floats([0.0] * padding))
-        columns.logprobs.extend(_floats(logprobs))
-    return columns
+        assert len(sample.advantages) == len(logprobs), "one advantage per sampled token"
+        masks.extend(mask + bytes(max(lengths) - length))
+    return torch.frombuffer(masks, dtype=torch.bool)
 
 
-def _floats(values: Sequence[float]) -> bytes:
-    return struct.pack(f"{len(values)}f", *values)  # array.array takes three times as long
-
-
-def _to_tensor(values: bytearray, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.frombuffer(values, dtype=dtype).to(device)
+def _floats(sequences: Iterable[Sequence[float]]) -> bytearray:
+    """The values of all sequences as float32."""
+    parts = (struct.pack(f"{len(values)}f", *values) for values in sequences)
+    return bytearray(b"".join(parts))  # array.array takes three times as long
