@@ -73,6 +73,8 @@ class Case(NamedTuple):
     slots: int = 64
     graphs: bool = False
     accumulation: int = 1
+    settings: dict[str, Any] | None = None
+    """The model's config; None for that of a known shape."""
 
     @property
     def name(self) -> str:
@@ -105,7 +107,7 @@ class Case(NamedTuple):
     @property
     def shape(self) -> dict[str, Any]:
         """The model's config."""
-        return {**known_shapes(), "dry": TINY_SHAPE}[self.model]
+        return self.settings or {**known_shapes(), "dry": TINY_SHAPE}[self.model]
 
     @property
     def workload(self) -> Workload:

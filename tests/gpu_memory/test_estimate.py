@@ -205,6 +205,19 @@ def test_a_sliding_window_model_is_padded_instead_of_packed():
     assert batch.tokens == batch.rows * 1100
 
 
+def test_a_window_of_the_whole_context_changes_nothing(tmp_path: Path):
+    sizes = LLAMA | {"model_type": "mistral"}
+    peaks: list[int] = []
+    for window, context in ((None, 300), (300, 300), (299, 300)):
+        path = tmp_path / f"{window}.json"
+        path.write_text(json.dumps(sizes | {"sliding_window": window}))
+        load = workload(
+            prompt=200, reply=50, model_name_or_path=str(path), sampling={"max_context": context}
+        )
+        peaks.append(estimate(load).peak)
+    assert peaks[0] == peaks[1] != peaks[2]
+
+
 def test_gradient_checkpointing_reduces_activations_only():
     plain, checkpointed = (
         workload(lora={"r": 8}),

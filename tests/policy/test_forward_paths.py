@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from architectures import WINDOW
 from forward_paths import ARCHITECTURES, PreparedModel, make_model, prepare, table_row
 from grpo_cl.policy.inference.fused_decode import FusedDecoder, query_tiles
 from grpo_cl.policy.inference.model_runner import Chunk, ModelRunner
@@ -23,6 +24,8 @@ pytest.importorskip("triton")
 CPU = torch.device("cpu")
 TEMPERATURE = 0.8
 CASES = [(name, has_adapter) for name in ARCHITECTURES for has_adapter in (False, True)]
+FAST = [("Gemma", False), ("Mistral, sliding window", False)]
+LONGER_THAN_WINDOWS = tuple(range(2 * WINDOW["sliding_window"]))
 
 
 def plain_logprobs(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
@@ -80,7 +83,7 @@ def training_logprobs(prepared: PreparedModel, sequences: list[tuple[int, ...]])
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")  # peft corrects it for GPT-2
-@pytest.mark.parametrize("case", mostly_slow(CASES, fast=[("Gemma", False)]), ids=str)
+@pytest.mark.parametrize("case", mostly_slow(CASES, fast=FAST), ids=str)
 def test_sampling_and_training_give_the_logprobs_of_the_plain_model(case: tuple[str, bool]) -> None:
     name, has_adapter = case
     plain = make_model(name, has_adapter=has_adapter)
@@ -94,7 +97,8 @@ def test_sampling_and_training_give_the_logprobs_of_the_plain_model(case: tuple[
         assert torch.allclose(actual, plain_logprobs(plain, ids), atol=1e-4)
     shared = (1, 2, 3, 7)
     sequences: list[tuple[int, ...]] = [(*shared, 8, 8), shared, (5, 6), (*shared[:3], 4, 9)]
-    for row, ids in zip(training_logprobs(prepared, sequences), sequences, strict=True):
-        assert torch.allclose(row[1 : len(ids)], plain_logprobs(plain, ids), atol=1e-4)
+    for part in (sequences, [LONGER_THAN_WINDOWS, *sequences]):
+        for row, ids in zip(training_logprobs(prepared, part), part, strict=True):
+            assert torch.allclose(row[1 : len(ids)], plain_logprobs(plain, ids), atol=1e-4)
     # An adapter changes no path, and the documentation names the paths of every architecture.
     assert table_row(name, prepared.paths) in (ROOT / "docs/training.md").read_text()

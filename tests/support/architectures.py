@@ -39,6 +39,11 @@ SIZES: dict[str, Any] = {
 GROUPED: dict[str, Any] = SIZES | {"num_key_value_heads": 2}
 EAGER: dict[str, Any] = {"attn_implementation": "eager"}
 WINDOW: dict[str, Any] = {"sliding_window": 12}
+PARTIAL_ROPE: dict[str, Any] = {
+    "rope_type": "default",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.75,
+}
 
 
 def llama() -> torch.nn.Module:

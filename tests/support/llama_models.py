@@ -6,6 +6,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -35,6 +37,12 @@ def qwen3() -> PreTrainedModel:
     return Qwen3ForCausalLM(Qwen3Config(**SIZES))
 
 
+def phi3() -> PreTrainedModel:
+    sizes: dict[str, Any] = SIZES | {"hidden_size": 64}
+    sizes.pop("head_dim")
+    return Phi3ForCausalLM(Phi3Config(**sizes))
+
+
 def adapted(model: PreTrainedModel, targets: str | list[str]) -> PreTrainedModel:
     adapters = LoraConfig(r=4, target_modules=targets, init_lora_weights=False)
     return get_peft_model(model, adapters).get_base_model()  # type: ignore[return-value]
@@ -42,6 +50,10 @@ def adapted(model: PreTrainedModel, targets: str | list[str]) -> PreTrainedModel
 
 def adapted_llama() -> PreTrainedModel:
     return adapted(llama(), "all-linear")
+
+
+def adapted_phi3() -> PreTrainedModel:
+    return adapted(phi3(), "all-linear")
 
 
 def partly_adapted_qwen2() -> PreTrainedModel:

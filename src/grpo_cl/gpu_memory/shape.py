@@ -76,7 +76,7 @@ class ModelShape(Record):
 
     @property
     def can_be_packed(self) -> bool:
-        """Whether sequences are packed into one row; sliding-window attention prevents it."""
+        """Whether all sequences are packed into one row; those longer than a window are not."""
         return self.sliding_window is None or not self.use_sliding_window
 
     @property

@@ -177,6 +177,8 @@ def read_workload(
     """The workload of a run, with the shape of the model in ``model_name_or_path``."""
     shape = read_shape(config.model_name_or_path)
     context = _context(config, shape)
+    if (shape.sliding_window or 0) >= context:
+        shape = shape.model_copy(update={"sliding_window": None})  # no sequence exceeds it
     prompt, shared = lengths.prompt_tokens, lengths.shared_tokens
     if prompt >= context:
         where = f" of {lengths.domain}" if lengths.domain else ""

@@ -16,10 +16,12 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
 )
 
-from architectures import WINDOW, built
+from architectures import PARTIAL_ROPE, WINDOW, built
 from grpo_cl.gpu_memory.constants import MIN_PREFIX
 from grpo_cl.policy.inference.decoders import MAX_GRAPH_PREFILL, GraphDecoder
 from grpo_cl.policy.inference.fused_decode import (
@@ -35,7 +37,17 @@ from grpo_cl.policy.inference.slot_scheduler import slot_prefixes
 from grpo_cl.policy.kernels.kv_cache import SlotPrefix
 from grpo_cl.policy.kernels.llama_block import block_linears
 from grpo_cl.policy.kernels.lora_linear import AdaptedOutput, lora_linear
-from llama_models import CONTEXT, SIZES, adapted_llama, llama, partly_adapted_qwen2, qwen2, qwen3
+from llama_models import (
+    CONTEXT,
+    SIZES,
+    adapted_llama,
+    adapted_phi3,
+    llama,
+    partly_adapted_qwen2,
+    phi3,
+    qwen2,
+    qwen3,
+)
 from parameters import mostly_slow
 from sampling import finish, is_greedy, request, sampler, some_ids
 
@@ -49,12 +61,15 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize(
     "builder",
-    mostly_slow([llama, qwen2, qwen3, adapted_llama, partly_adapted_qwen2], fast=[adapted_llama]),
+    mostly_slow(
+        [llama, phi3, qwen2, qwen3, adapted_llama, adapted_phi3, partly_adapted_qwen2],
+        fast=[adapted_llama, adapted_phi3],
+    ),
 )
 def test_the_fused_step_reproduces_the_models_layers(builder: Callable[[], Any]) -> None:
     module = built(builder)
     assert isinstance(module, PreTrainedModel)
-    assert make_fused_decoder(module, CPU) is not None
+    assert make_fused_decoder(module, CPU, context=CONTEXT) is not None
 
 
 @pytest.mark.slow
@@ -100,7 +115,10 @@ def test_unsupported_architectures_have_no_fused_decoder() -> None:
     other = LlamaForCausalLM(LlamaConfig(**SIZES, hidden_act="gelu"))
     sizes = SIZES | {"head_dim": 8}
     narrow = LlamaForCausalLM(LlamaConfig(**sizes))
-    assert all(make_fused_decoder(model, CPU) is None for model in (windowed, other, narrow))
+    partial = Phi3Config(**SIZES, rope_parameters=PARTIAL_ROPE)
+    dropped = Phi3Config(**SIZES, resid_pdrop=0.1)
+    models = windowed, other, narrow, Phi3ForCausalLM(partial), Phi3ForCausalLM(dropped)
+    assert all(make_fused_decoder(model, CPU, context=CONTEXT) is None for model in models)
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from grpo_cl.policy.kernels.packing import pack
 from grpo_cl.policy.kernels.prefix_groups import group_by_prefix
 from grpo_cl.policy.kernels.varlen_attention import CPU_SDPA, AttentionState
 from grpo_cl.policy.model.logprobs import LogprobComputer, PaddedBatch
-from llama_models import adapted_llama, llama, qwen2, qwen3
+from llama_models import adapted_llama, adapted_phi3, llama, phi3, qwen2, qwen3
 from parameters import mostly_slow
 
 pytest.importorskip("triton")
@@ -156,7 +156,10 @@ def logprobs_and_gradients(
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 @pytest.mark.parametrize(
-    "builder", mostly_slow([llama, qwen2, qwen3, adapted_llama], fast=[adapted_llama])
+    "builder",
+    mostly_slow(
+        [llama, phi3, qwen2, qwen3, adapted_llama, adapted_phi3], fast=[adapted_llama, adapted_phi3]
+    ),
 )
 def test_fused_blocks_give_the_models_logprobs_and_gradients(
     builder: Callable[[], Any], is_checkpointed: bool

@@ -182,7 +182,7 @@ def make_decoder(
 
     # Made on first use, since weights may be elsewhere when the sampler is created.
     def make_fused() -> FusedDecoder | None:
-        return make_fused_decoder(causal, device) if is_gpu else None
+        return make_fused_decoder(causal, device, context=runner.context) if is_gpu else None
 
     return GraphDecoder(module, runner, make_fused)
 

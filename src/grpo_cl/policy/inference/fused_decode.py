@@ -31,7 +31,7 @@ from grpo_cl.policy.kernels.llama_block import (
 )
 from grpo_cl.policy.kernels.prefix_view import PrefixRef, PrefixView
 from grpo_cl.policy.kernels.triton_support import load_kernels
-from grpo_cl.policy.model.logprobs import LMHead, has_plain_causal_attention
+from grpo_cl.policy.model.logprobs import LMHead, plain_causal_length
 
 _LOG = logging.getLogger(__name__)
 
@@ -215,11 +215,16 @@ class FusedDecoder:
         return splits.merge().flatten(1)
 
 
-def make_fused_decoder(causal: PreTrainedModel, device: torch.device) -> FusedDecoder | None:
-    """A fused decoder, if the model's architecture is supported and its layers are reproduced."""
+def make_fused_decoder(
+    causal: PreTrainedModel, device: torch.device, *, context: int
+) -> FusedDecoder | None:
+    """A fused decoder, if the model's architecture is supported and its layers are reproduced.
+
+    ``context`` is the length of the longest sequence.
+    """
     if (
         not supports_fused_blocks(causal)
-        or not has_plain_causal_attention(causal.config)
+        or plain_causal_length(causal.config) < context
         or _head_dim(causal) not in HEAD_DIMS
     ):
         return None

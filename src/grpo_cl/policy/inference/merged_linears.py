@@ -58,19 +58,21 @@ class MergedLinears:
         return self._by_layer(outputs)
 
     def swiglu(self, input_BE: Tensor) -> Tensor:
-        """SiLU of the first layer's output times the second's."""
+        """SiLU of the first layer's output times the second's, or of the halves of a single one."""
         outputs, inner_BR = self._multiply(input_BE)
+        widths = [sum(self._widths) // 2] * 2
         if inner_BR is None:
-            return self._decode.swiglu(*self._by_layer(outputs))
+            halves = outputs if len(outputs) == 2 else outputs[0].split(widths, dim=1)
+            return self._decode.swiglu(*halves)
         adapted = self._adapted(outputs, inner_BR)
-        if self._is_merged:
+        if len(adapted) == 1:
             (merged,) = adapted
             adapted = [
                 merged._replace(output_BF=output_BF, up_FR=up_FR, scale_F=scale_F)
                 for output_BF, up_FR, scale_F in zip(
-                    merged.output_BF.split(self._widths, dim=1),
-                    merged.up_FR.split(self._widths),
-                    merged.scale_F.split(self._widths),
+                    merged.output_BF.split(widths, dim=1),
+                    merged.up_FR.split(widths),
+                    merged.scale_F.split(widths),
                     strict=True,
                 )
             ]

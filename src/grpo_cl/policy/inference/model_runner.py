@@ -63,7 +63,7 @@ class ModelRunner:
         self.device = device
         config: Any = module.config
         self._config = config.get_text_config()
-        self._windows = _attention_windows(self._config.to_dict())
+        self._windows = _attention_windows(self._config.to_dict(), context)
         if self._config._attn_implementation != "eager" and not module._supports_sdpa:
             raise ConfigError(
                 f"the transformers sampler cannot pass its masks to the "
@@ -256,8 +256,11 @@ class ModelRunner:
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
-def _attention_windows(config: dict[str, Any]) -> dict[str, int | None]:
-    """The attention window of each kind of layer; None for full attention."""
+def _attention_windows(config: dict[str, Any], context: int) -> dict[str, int | None]:
+    """The attention window of each kind of layer; None for full attention.
+
+    A window of the whole context is full attention.
+    """
     window = config.get("sliding_window")
     kinds = set(config.get("layer_types") or [SLIDING if window else FULL])
     unknown = sorted(kinds - {FULL, SLIDING})
@@ -266,4 +269,6 @@ def _attention_windows(config: dict[str, Any]) -> dict[str, int | None]:
             f"model type {config.get('model_type')!r} has layers of kind {', '.join(unknown)}; the "
             f"transformers sampler supports {FULL} and {SLIDING}. Choose another sampling.engine."
         )
+    if window and window >= context:
+        return {FULL: None}
     return {kind: window if kind == SLIDING else None for kind in sorted(kinds)}

@@ -9,8 +9,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from grpo_cl.errors import ConfigError
 from grpo_cl.policy.kernels.cascade_attention import cascade_attention
@@ -34,8 +35,9 @@ def allclose_relative(actual: Tensor, expected: Tensor) -> bool:
 
 
 def register() -> None:
-    """Register ``attend`` with transformers under ``NAME``."""
+    """Register ``attend`` with transformers under ``NAME``, and the masks it is given."""
     AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, _additive_mask)  # without it windows are ignored
 
 
 def attend(
@@ -70,6 +72,18 @@ def attend(
     if attention_mask is None or not is_plain or is_slow:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     return _grouped_sdpa(query, key, value, attention_mask, options.get("scaling")), None
+
+
+def _additive_mask(*, dtype: torch.dtype, **options: Any) -> Tensor | None:
+    """The mask of SDPA, None if it is causal, in the dtype of the scores.
+
+    PyTorch converts a Boolean mask in every layer, and keeps each copy for the backward pass.
+    """
+    visible = sdpa_mask(dtype=dtype, **options)
+    if visible is None:
+        return None
+    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
 
 def _grouped_sdpa(

@@ -5,6 +5,7 @@ times, with one kernel per operation of norm, RoPE and activation. Shapes: N tok
 hidden size, F MLP size, D head dimension.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -41,6 +42,11 @@ def unfuse_blocks(causal: nn.Module) -> None:
     for module in causal.modules():
         if isinstance(module.forward, _FusedForward):
             del module.forward
+
+
+def is_fused(causal: nn.Module) -> bool:
+    """Whether ``fuse_blocks`` replaced a forward pass that was not restored."""
+    return any(isinstance(module.forward, _FusedForward) for module in causal.modules())
 
 
 @torch.no_grad()
@@ -122,13 +128,16 @@ class _FusedForward:
         return States(
             kernels.apply_rope(query_NHD, cos_sin_ND),
             kernels.apply_rope(key_NJD, cos_sin_ND),
-            value_NJD,
+            value_NJD.contiguous(),  # a view would keep Phi-3's queries and keys before RoPE
         )
 
     def _mlp(self, linears: BlockLinears, normed_NE: Tensor) -> Tensor:
-        gate, up = linears.gate_up
-        up_NF = lora_linear(up, normed_NE)
-        inner_NF = load_kernels(KERNELS).swiglu(lora_linear(gate, normed_NE), up_NF)
+        inner_NF = load_kernels(KERNELS).swiglu(*_gate_and_up(linears, normed_NE))
         is_checkpointed = self._block.gradient_checkpointing
         linear = lora_linear_without_recompute if is_checkpointed else lora_linear
         return linear(*linears.down, inner_NF)
+
+
+def _gate_and_up(linears: BlockLinears, normed_NE: Tensor) -> Sequence[Tensor]:
+    projected = [lora_linear(linear, normed_NE) for linear in linears.gate_up]
+    return projected if len(projected) == 2 else projected[0].chunk(2, dim=1)

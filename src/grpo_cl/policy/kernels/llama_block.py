@@ -14,33 +14,38 @@ from transformers import PreTrainedModel
 from grpo_cl.policy.kernels.triton_support import has_triton
 from grpo_cl.policy.kernels.varlen_attention import States
 
-MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+MODEL_TYPES = frozenset({"llama", "mistral", "phi3", "qwen2", "qwen3"})
 """Model types whose blocks are RMSNorm, attention, RMSNorm and SwiGLU MLP, and nothing else."""
 
 
 def supports_fused_blocks(causal: PreTrainedModel) -> bool:
     """Whether the model has such blocks, and Triton is available to compute them."""
     config = causal.config.get_text_config().to_dict()
+    rope: dict[str, Any] = config.get("rope_parameters") or {}
+    rotates_all = rope.get("partial_rotary_factor", 1.0) == 1
     is_supported = config["model_type"] in MODEL_TYPES and config["hidden_act"] == "silu"
-    return is_supported and has_triton()
+    return is_supported and rotates_all and not config.get("resid_pdrop") and has_triton()
 
 
 class BlockLinears(NamedTuple):
-    """The linear layers of a block, grouped by their input."""
+    """The linear layers of a block, grouped by their input; Phi-3 has one layer in each group."""
 
-    qkv: tuple[nn.Module, nn.Module, nn.Module]
+    qkv: tuple[nn.Module, ...]
     output: tuple[nn.Module]
-    gate_up: tuple[nn.Module, nn.Module]
+    gate_up: tuple[nn.Module, ...]
     down: tuple[nn.Module]
 
 
 def block_linears(block: Any) -> BlockLinears:
     """The linear layers that the block has now (adapters replace them)."""
     attention, mlp = block.self_attn, block.mlp
+    is_phi3 = attention.config.model_type == "phi3"
     return BlockLinears(
-        qkv=(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=(attention.qkv_proj,)
+        if is_phi3
+        else (attention.q_proj, attention.k_proj, attention.v_proj),
         output=(attention.o_proj,),
-        gate_up=(mlp.gate_proj, mlp.up_proj),
+        gate_up=(mlp.gate_up_proj,) if is_phi3 else (mlp.gate_proj, mlp.up_proj),
         down=(mlp.down_proj,),
     )
 
@@ -74,9 +79,12 @@ def add_norm(
 
 def split_heads(attention: Any, kernels: Any, projected: Iterable[Tensor]) -> States:
     """Queries, keys and values by head, before RoPE, from the outputs of the QKV projections."""
-    query_NHD, key_NJD, value_NJD = (
-        tensor.unflatten(1, (-1, attention.head_dim)) for tensor in projected
-    )
+    heads = [tensor.unflatten(1, (-1, attention.head_dim)) for tensor in projected]
+    if len(heads) == 1:
+        key_heads = attention.config.num_key_value_heads
+        counts = [heads[0].shape[1] - 2 * key_heads, key_heads, key_heads]
+        heads = heads[0].split(counts, dim=1)
+    query_NHD, key_NJD, value_NJD = heads
     if attention.config.model_type == "qwen3":
         query_NHD = _norm_heads(kernels, attention.q_norm, query_NHD)
         key_NJD = _norm_heads(kernels, attention.k_norm, key_NJD)

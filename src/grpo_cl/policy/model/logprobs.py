@@ -5,6 +5,7 @@ logits of a batch, B·T·V values, are by far the largest tensor of a forward pa
 (prompts, tool results, padding) carry no loss.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self, cast
@@ -68,6 +69,7 @@ class LogprobComputer:
         self._head = LMHead(self._causal)
         self._has_separate_head = has_separate_head
         self._can_pack = can_pack
+        self._max_packed = plain_causal_length(self._causal.config)
 
     @classmethod
     def build(cls, module: PreTrainedModel | PeftModel, device: torch.device | None = None) -> Self:
@@ -144,7 +146,7 @@ class LogprobComputer:
         if not self._has_separate_head:
             output = self.module(ids_BT, attention_mask=attention_BT, use_cache=False)
             return output.logits[positions]
-        if layout is None or not self._can_pack:
+        if layout is None or not self._can_pack or ids_BT.shape[1] > self._max_packed:
             # Without a mask: padding is on the right, so no token attends to it.
             return self._hidden_states(ids_BT)[positions]
         index_N = layout.gather_index_BT[positions]
@@ -172,12 +174,12 @@ class LogprobComputer:
     @torch.no_grad()
     def _packing_is_exact(self) -> bool:
         """Whether packed sequences give the same hidden states as padded ones."""
-        config = self._causal.config
-        if config._attn_implementation != attention.NAME or not has_plain_causal_attention(config):
-            return False
         vocab_size = self._head.vocab_size
         sequences = [[number % vocab_size for number in (1, 2, 3, last)] for last in (4, 5)]
         ids_BT = torch.tensor(sequences, device=self._causal.device)
+        is_ours = self._causal.config._attn_implementation == attention.NAME
+        if not is_ours or ids_BT.shape[1] > self._max_packed:
+            return False
         layout = pack(sequences, [PrefixGroup((0, 1), 3)]).to(ids_BT.device)
         batch = PaddedBatch(ids_BT, torch.ones_like(ids_BT))
         before = predicting_positions(batch.attention_BT, None)
@@ -223,16 +225,17 @@ def causal_model(module: PreTrainedModel | PeftModel) -> PreTrainedModel:
     return module
 
 
-def has_plain_causal_attention(config: PreTrainedConfig) -> bool:
-    """Whether every layer attends to all earlier tokens, without window and without dropout.
+def plain_causal_length(config: PreTrainedConfig) -> int:
+    """Up to which length every layer attends to all earlier tokens of a sequence, without dropout.
 
     Packing supports nothing else; attention dropout cannot be split over two attention calls.
     """
     settings = config.get_text_config().to_dict()
-    if any(settings.get(name) for name in DROPOUT_SETTINGS):
-        return False
     layer_types = set(settings.get("layer_types") or ["full_attention"])
-    return layer_types == {"full_attention"} and not settings.get("sliding_window")
+    has_dropout = any(settings.get(name) for name in DROPOUT_SETTINGS)
+    if has_dropout or not layer_types <= {"full_attention", "sliding_attention"}:
+        return 0
+    return settings.get("sliding_window") or sys.maxsize
 
 
 def _identity(rows_NV: Tensor) -> Tensor:

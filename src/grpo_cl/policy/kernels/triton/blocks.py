@@ -112,18 +112,22 @@ class _Swiglu(torch.autograd.Function):
         grad_gate_NF, grad_up_NF = torch.empty_like(gate_NF), torch.empty_like(up_NF)
         rows, width = gate_NF.shape
         _swiglu_backward[(rows, triton.cdiv(width, BLOCK))](
-            gate_NF, up_NF, grads[0].contiguous(), grad_gate_NF, grad_up_NF, width, BLOCK=BLOCK
-        )
+            gate_NF, up_NF, grads[0].contiguous(), grad_gate_NF, grad_up_NF,
+            width, gate_NF.stride(0), up_NF.stride(0), BLOCK=BLOCK,
+        )  # fmt: skip
         return grad_gate_NF, grad_up_NF
 
 
 @triton.jit
-def _swiglu_backward(gate, up, grad_output, grad_gate, grad_up, width, BLOCK: tl.constexpr):
+def _swiglu_backward(
+    gate, up, grad_output, grad_gate, grad_up, width, gate_stride, up_stride, BLOCK: tl.constexpr
+):
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_in = column < width
-    at = tl.program_id(0).to(tl.int64) * width + column
-    gate_value = tl.load(gate + at, is_in, 0.0).to(tl.float32)
-    up_value = tl.load(up + at, is_in, 0.0).to(tl.float32)
+    row = tl.program_id(0).to(tl.int64)
+    at = row * width + column
+    gate_value = tl.load(gate + row * gate_stride + column, is_in, 0.0).to(tl.float32)
+    up_value = tl.load(up + row * up_stride + column, is_in, 0.0).to(tl.float32)
     grad = tl.load(grad_output + at, is_in, 0.0).to(tl.float32)
     sigmoid = tl.sigmoid(gate_value)
     dtype = grad_gate.dtype.element_ty
