@@ -33,8 +33,9 @@ from grpo_cl.policy.inference.fused_decode import (
 from grpo_cl.policy.inference.merged_linears import MergedLinears
 from grpo_cl.policy.inference.model_runner import Chunk, ModelRunner
 from grpo_cl.policy.inference.sampler import TokenCompletion
+from grpo_cl.policy.inference.shared_tiles import shared_columns, shared_tiles
 from grpo_cl.policy.inference.slot_scheduler import slot_prefixes
-from grpo_cl.policy.kernels.kv_cache import SlotPrefix
+from grpo_cl.policy.kernels.kv_cache import SharedTiles, SlotPrefix
 from grpo_cl.policy.kernels.llama_block import block_linears
 from grpo_cl.policy.kernels.lora_linear import AdaptedOutput, lora_linear
 from llama_models import (
@@ -180,7 +181,7 @@ def test_groups_that_read_their_prompt_from_one_slot_have_the_replies_of_the_mod
     engine = sampler(module, slots=5, context=CONTEXT, graphs=True)
     engine._decoder = GraphDecoder(module, engine._runner, lambda: FusedDecoder(module))
     rng = Random(3)
-    prompts = [some_ids(rng, 40, 40) for _ in range(2)]
+    prompts = [some_ids(rng, 70, 70) for _ in range(2)]
     # Eight sequences for five slots: later ones take the slots of those that others read.
     histories = {name: [*prompts[name // 4], name] for name in range(8)}
     lengths = {name: 2 + 5 * (name % 4) for name in histories}
@@ -195,7 +196,7 @@ def test_groups_that_read_their_prompt_from_one_slot_have_the_replies_of_the_mod
             engine.release(completion.id)
         read += slot_prefixes(engine._scheduler.running())
     assert all(is_greedy(module, ids, done[name].ids) for name, ids in histories.items())
-    assert any(prefix.length == 40 for prefix in read)
+    assert any(prefix.length == 70 for prefix in read)
 
 
 @pytest.mark.slow
@@ -255,26 +256,69 @@ def test_rows_attend_to_their_own_tokens_and_the_visible_part_of_each_prefix() -
         torch.testing.assert_close(output_BHD[row], reference_attention(query_HD, keys, values))
 
 
-def test_the_first_tokens_of_a_row_are_read_from_the_row_that_shares_them() -> None:
+def test_rows_attend_together_to_the_first_tokens_that_they_share() -> None:
+    """Rows of slots 3, 1 and 4 share 270 tokens, one is alone, and two share 65 of slot 5."""
     torch.manual_seed(0)
-    query_BHD, length = torch.randn(4, 6, 16), 300
-    keys, values = torch.randn(5, 2, length, 16), torch.randn(5, 2, length, 16)
-    rows_B, positions_B = torch.tensor([3, 1, 4, 0]), torch.tensor([299, 280, 70, 100])
-    shared_slots_B, shared_lengths_B = torch.tensor([3, 3, 3, 0]), torch.tensor([270, 270, 65, 0])
-    for row, slot, shared in zip(rows_B, shared_slots_B, shared_lengths_B, strict=True):
-        for stored in (keys, values):
-            stored[row, :, :shared] = stored[slot, :, :shared]
-    read = keys.clone(), values.clone()
-    for stored in (keys, values):  # read in blocks of 64 tokens
-        stored[1, :, :256] = stored[4, :, :64] = torch.nan
-    attention = decode_attention.SplitKVAttention(query_BHD, 2, length)
-    assert len(attention.lse_SBH) == 2
-    attention.attend_suffix(
-        (keys, values), (rows_B, positions_B), (shared_slots_B, shared_lengths_B)
+    query_BHD, length = torch.randn(6, 6, 16), 300
+    keys, values = torch.randn(7, 2, length, 16), torch.randn(7, 2, length, 16)
+    rows_B, positions_B = (
+        torch.tensor([3, 1, 4, 0, 5, 2]),
+        torch.tensor([299, 280, 270, 100, 65, 90]),
     )
+    prefixes = [
+        SlotPrefix(*pair) for pair in ((3, 299), (3, 270), (3, 270), (0, 0), (5, 65), (5, 65))
+    ]
+    tiles = shared_tiles(prefixes, 3)
+    for tile in tiles:
+        for row in tile.rows:
+            for stored in (keys, values):
+                stored[rows_B[row], :, : tile.length] = stored[tile.slot, :, : tile.length]
+    complete = keys.clone(), values.clone()
+    for stored in (keys, values):  # not read in these slots
+        stored[1, :, :270] = stored[4, :, :270] = stored[2, :, :65] = torch.nan
+    shared = SharedTiles(*torch.tensor(shared_columns(tiles, 6)), num_tiles=3)
+    attention = decode_attention.SplitKVAttention(query_BHD, 2, length, (), None, shared)
+    assert len(attention.lse_SBH) == 2 + 2
+    attention.attend_suffix((keys, values), (rows_B, positions_B))
     for index, output_HD in enumerate(attention.merge()):
-        visible = (kind[rows_B[index], :, : positions_B[index] + 1] for kind in read)
+        visible = (kind[rows_B[index], :, : positions_B[index] + 1] for kind in complete)
         torch.testing.assert_close(output_HD, reference_attention(query_BHD[index], *visible))
+
+
+def test_shared_tokens_and_prefixes_are_merged() -> None:
+    torch.manual_seed(0)
+    query_BHD, visible_B = torch.randn(2, 6, 16), torch.tensor([512, 256])
+    cache = torch.randn(1, 2, 300, 16), torch.randn(1, 2, 300, 16)
+    prefix = torch.randn(2, 512, 16), torch.randn(2, 512, 16)
+    rows_B, positions_B = torch.tensor([0, 0]), torch.tensor([150, 80])
+    tiles = shared_tiles([SlotPrefix(0, 70)] * 2, 8)
+    shared = SharedTiles(*torch.tensor(shared_columns(tiles, 2)), num_tiles=1)
+    attention = decode_attention.SplitKVAttention(query_BHD, 2, 300, (512,), None, shared)
+    attention.attend_suffix(cache, (rows_B, positions_B))
+    attention.attend_prefix(prefix, visible_B)
+    for row, output_HD in enumerate(attention.merge()):
+        keys, values = (
+            torch.cat([stored[0, :, : positions_B[row] + 1], other[:, : visible_B[row]]], 1)
+            for stored, other in zip(cache, prefix, strict=True)
+        )
+        torch.testing.assert_close(output_HD, reference_attention(query_BHD[row], keys, values))
+
+
+def test_rows_with_as_many_shared_tokens_form_tiles() -> None:
+    prefixes = [SlotPrefix(0, 200)] + [SlotPrefix(0, 100)] * 4 + [SlotPrefix(0, 70)] * 2
+    prefixes += [SlotPrefix(7, 900), SlotPrefix(), SlotPrefix(9, 63), SlotPrefix(9, 63)]
+    tiles = shared_tiles(prefixes, 4)
+    assert tiles == [(0, 100, [0, 2, 4]), (0, 100, [1, 3]), (0, 70, [5, 6])]
+    assert shared_columns(tiles, 12) == [
+        [100] * 5 + [70] * 2 + [0] * 5,
+        [0, 2, 4, 1, 3, 5, 6] + [0] * 5,
+        [0, 3, 5] + [0] * 9,
+        [3, 2, 2] + [0] * 9,
+        [0] * 12,
+    ]
+    assert shared_tiles([SlotPrefix(0, 100)] * 2, 1) == []
+    pairs = [SlotPrefix(row // 2, 64 + row // 2) for row in range(16)]
+    assert [tile.slot for tile in shared_tiles(pairs, 8)] == [7, 6, 5, 4]  # a tile for four rows
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,14 @@ from torch import Tensor
 from grpo_cl.gpu_memory.constants import GRAPH_STEPS
 from grpo_cl.policy.inference.fused_decode import FusedDecoder
 from grpo_cl.policy.inference.model_runner import Chunk, ModelRunner
+from grpo_cl.policy.inference.shared_tiles import SharedTile, max_shared_tiles, shared_columns
 from grpo_cl.policy.inference.token_sampling import (
     SampledToken,
     SampleParams,
     sample_rows,
     to_sampled_tokens,
 )
-from grpo_cl.policy.kernels.kv_cache import SlotPrefix, WritePlan
+from grpo_cl.policy.kernels.kv_cache import SharedTiles, WritePlan
 from grpo_cl.policy.kernels.prefix_view import NO_PREFIX, PrefixRef, PrefixView
 from grpo_cl.policy.kernels.triton_support import load_kernels
 
@@ -65,6 +66,8 @@ class DecodeGraphSize(NamedTuple):
     """The shared prefixes that rows attend to, with their lengths."""
     has_top_p: bool
     """Whether any row has a ``top_p`` below 1, which needs a sorted vocabulary."""
+    has_shared: bool = False
+    """Whether any rows attend to shared tokens in tiles."""
 
 
 class _Inputs(NamedTuple):
@@ -74,7 +77,7 @@ class _Inputs(NamedTuple):
     of them: few transfers for all.
     """
 
-    integers_7B: Tensor
+    integers_NB: Tensor
     floats_NB: Tensor
     step_1: Tensor
     slots_B: Tensor
@@ -84,27 +87,41 @@ class _Inputs(NamedTuple):
     prefix_slots_B: Tensor
     prefix_lengths_B: Tensor
     """Each row's shared prefix."""
-    shared_slots_B: Tensor
     shared_lengths_B: Tensor
-    """Where each row's first tokens are read."""
+    shared_members_B: Tensor
+    shared_firsts_B: Tensor
+    shared_counts_B: Tensor
+    shared_tile_slots_B: Tensor
+    """The numbers of ``SharedTiles``."""
     temperatures_B1: Tensor
     top_ps_B1: Tensor
     uniforms_SB1: Tensor
 
     @classmethod
     def allocate(cls, rows: int, device: torch.device) -> "_Inputs":
-        integers_7B = torch.zeros(7, rows, dtype=torch.long, device=device)
+        integers_NB = torch.zeros(10, rows, dtype=torch.long, device=device)
         floats_NB = torch.full((2 + GRAPH_STEPS, rows), 0.5, dtype=torch.double, device=device)
         temperatures_B1, top_ps_B1, *_ = floats_NB[..., None]
         step_1 = torch.zeros(1, dtype=torch.long, device=device)
         return cls(
-            integers_7B,
+            integers_NB,
             floats_NB,
             step_1,
-            *integers_7B,
+            *integers_NB,
             temperatures_B1=temperatures_B1,
             top_ps_B1=top_ps_B1,
             uniforms_SB1=floats_NB[2:, :, None],
+        )
+
+    def shared_tiles(self) -> SharedTiles:
+        """The tiles of rows that attend to shared tokens."""
+        return SharedTiles(
+            self.shared_lengths_B,
+            self.shared_members_B,
+            self.shared_firsts_B,
+            self.shared_counts_B,
+            self.shared_tile_slots_B,
+            max_shared_tiles(len(self.slots_B)),
         )
 
 
@@ -154,16 +171,20 @@ class DecodeGraph:
         copied.record()
         return DecodeResult(host_BS2, copied, self, end)
 
-    def set_inputs(self, chunks: Sequence[Chunk], params: Sequence[Sequence[SampleParams]]) -> None:
+    def set_inputs(
+        self,
+        chunks: Sequence[Chunk],
+        params: Sequence[Sequence[SampleParams]],
+        tiles: Sequence[SharedTile],
+    ) -> None:
         """Set the rows' last tokens, positions and prefixes, and how the next are sampled."""
         unused = self._size.rows - len(chunks)
-        rows = [
-            (slot, start, ids[0], *prefix, *shared) for slot, start, ids, prefix, shared in chunks
-        ]
-        rows += [(self._runner.slots, 0, 0, *NO_PREFIX, *SlotPrefix())] * unused
+        rows = [(slot, start, ids[0], *prefix) for slot, start, ids, prefix, _ in chunks]
+        rows += [(self._runner.slots, 0, 0, *NO_PREFIX)] * unused
+        columns = [*zip(*rows, strict=True), *shared_columns(tiles, self._size.rows)]
         temperatures = [*(row[0].temperature for row in params), *[0.0] * unused]
         top_ps = [*(row[0].top_p for row in params), *[1.0] * unused]
-        copy_numbers(list(zip(*rows, strict=True)), self._inputs.integers_7B)
+        copy_numbers(columns, self._inputs.integers_NB)
         copy_numbers([temperatures, top_ps, *self._uniforms(params)], self._inputs.floats_NB)
         self._inputs.step_1.zero_()
 
@@ -186,7 +207,7 @@ class DecodeGraph:
             sources_N=None,
             num_rows=size.rows,
             length=size.length,
-            shared_N=(inputs.shared_slots_B, inputs.shared_lengths_B),
+            shared=inputs.shared_tiles() if size.has_shared else None,
         )
         prefix_view = None
         if size.prefixes:

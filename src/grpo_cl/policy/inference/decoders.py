@@ -22,6 +22,7 @@ from grpo_cl.policy.inference.cuda_graphs import DecodeGraph, DecodeGraphSize, D
 from grpo_cl.policy.inference.fused_decode import FusedDecoder, make_fused_decoder
 from grpo_cl.policy.inference.model_runner import Chunk, ModelRunner
 from grpo_cl.policy.inference.prefill_graphs import PrefillGraph, PrefillGraphSize, token_columns
+from grpo_cl.policy.inference.shared_tiles import shared_tiles
 from grpo_cl.policy.inference.token_sampling import SampleParams, constrain, sample
 from grpo_cl.policy.kernels.prefix_view import PrefixRef
 from grpo_cl.policy.model.logprobs import causal_model
@@ -130,12 +131,15 @@ class GraphDecoder:
         longest = max(chunk.start for chunk in chunks) + 1 + GRAPH_STEPS
         length, prefixes = self._prepare(longest, chunks)
         has_top_p = any(row[0].top_p < 1 for row in params)
-        size = DecodeGraphSize(rows, length, prefixes, has_top_p=has_top_p)
+        fused = self._fused()
+        shared = [chunk.shared for chunk in chunks]
+        tiles = [] if fused is None else shared_tiles(shared, fused.tile_size)
+        size = DecodeGraphSize(rows, length, prefixes, has_top_p, has_shared=bool(tiles))
         if size not in self._decode_graphs:
-            graph = DecodeGraph.capture(self._runner, self._fused(), size, self._pool)
+            graph = DecodeGraph.capture(self._runner, fused, size, self._pool)
             self._decode_graphs[size] = graph
         graph = self._decode_graphs[size]
-        graph.set_inputs(chunks, params)
+        graph.set_inputs(chunks, params, tiles)
         return graph.run(len(chunks), longest)
 
     def _prepare(self, longest: int, chunks: Sequence[Chunk]) -> tuple[int, tuple[PrefixRef, ...]]:

@@ -19,8 +19,9 @@ from transformers import PreTrainedModel
 from grpo_cl.gpu_memory.constants import MAX_MERGED_BYTES, PAGE_SIZE
 from grpo_cl.policy.inference.merged_linears import MergedLinears
 from grpo_cl.policy.inference.model_runner import Chunk, ModelRunner
+from grpo_cl.policy.inference.shared_tiles import shared_columns, shared_tiles
 from grpo_cl.policy.kernels.attention_dispatch import allclose_relative
-from grpo_cl.policy.kernels.kv_cache import KVCache, WritePlan
+from grpo_cl.policy.kernels.kv_cache import KVCache, SharedTiles, SlotPrefix, WritePlan
 from grpo_cl.policy.kernels.llama_block import (
     BlockLinears,
     add_norm,
@@ -206,9 +207,9 @@ class FusedDecoder:
         lengths = plan.length, tuple(prefix.length for prefix in prefixes)
         key_heads = states.key_KJD.shape[1]
         splits = self._attention_kernels.SplitKVAttention(
-            query_BHD, key_heads, *lengths, context.tiles
+            query_BHD, key_heads, *lengths, context.tiles, plan.shared
         )
-        splits.attend_suffix(cache, where, plan.shared_N)
+        splits.attend_suffix(cache, where)
         for (slot, length), visible_B in zip(prefixes, context.visible, strict=True):
             assert view is not None
             splits.attend_prefix(view.cache.row(layer, slot, length), visible_B)
@@ -260,15 +261,16 @@ def is_exact(decoder: FusedDecoder, causal: PreTrainedModel, device: torch.devic
     hidden_BTE = hidden.view(len(probes), PROBE_TOKENS, -1).to(weight.dtype)
     slots = [chunk.slot for chunk in probes for _ in probe]
     tiles_2M = torch.tensor(query_tiles(slots, decoder.tile_size), device=device).t().contiguous()
-    shared = [(1, PAGE_SIZE) if slot == 2 else (slot, 0) for slot in slots]
-    shared_2N = torch.tensor(shared, device=device).t().contiguous()
+    prefixes = [SlotPrefix(1, PAGE_SIZE) if slot else SlotPrefix() for slot in slots]
+    shared = shared_tiles(prefixes, decoder.tile_size)
+    columns_5N = torch.tensor(shared_columns(shared, len(slots)), device=device)
     hidden_NE = hidden_BTE.flatten(0, 1)
     with runner.inference_mode():
         runner.prefill_prefix(0, before[:PAGE_SIZE])
         for chunk in prompts:
             runner.append([chunk])
         tiled = decoder.chunk_context(runner, probes, hidden_NE, tiles_2M)
-        plan = tiled.plan._replace(shared_N=(shared_2N[0], shared_2N[1]))
+        plan = tiled.plan._replace(shared=SharedTiles(*columns_5N, num_tiles=len(shared)))
         contexts = [tiled, tiled._replace(plan=plan, tiles=None)]
         for number, layer in enumerate(base.layers):
             pairs = zip(probes, hidden_BTE.split(1), strict=True)

@@ -25,6 +25,22 @@ class SlotPrefix(NamedTuple):
     length: int = 0
 
 
+class SharedTiles(NamedTuple):
+    """Rows with the same first tokens, which attend to those together, in tiles."""
+
+    lengths_B: Tensor
+    """How many of a row's tokens its tile attends to; 0 for a row without a tile."""
+    members_B: Tensor
+    """The rows of the first tile, then those of the next."""
+    firsts_M: Tensor
+    counts_M: Tensor
+    """First member and number of members of each tile; some tiles may be empty."""
+    slots_M: Tensor
+    """Where the tokens of each tile are read."""
+    num_tiles: int
+    """How many of the tiles are used."""
+
+
 class WritePlan(NamedTuple):
     """Where one forward pass writes its keys and values, and which rows it attends to."""
 
@@ -38,9 +54,8 @@ class WritePlan(NamedTuple):
     """Rows the cache must have."""
     length: int
     """Tokens of the longest row, including the new ones."""
-    shared_N: tuple[Tensor, Tensor] | None = None
-    """For each token a slot with the same first tokens as its own, and their number: fused decoding
-    reads them there, so that a group's prompt is read once. None reads each row's own."""
+    shared: SharedTiles | None = None
+    """The tokens, one per row, whose prompt fused decoding reads once for all rows of a group."""
 
 
 class KVCacheLayer(CacheLayerMixin):

@@ -1,8 +1,9 @@
 """Split-KV decode attention over KV-cache rows and shared prefixes (flash decoding), in Triton.
 
 The keys are divided into splits, which are attended to in parallel and merged by log-sum-exp (LSE).
-Shapes: B tokens, each of a row, H query heads, J key heads (each serves G = H/J query heads), D
-head dimension, K tokens of a row, L tokens of a prefix, M tiles of tokens, S splits.
+Rows with the same first tokens attend to those together, so that they are read once (cascade
+attention). Shapes: B tokens, each of a row, H query heads, J key heads (each serves G = H/J query
+heads), D head dimension, K tokens of a row, L tokens of a prefix, M tiles of tokens, S splits.
 """
 
 from typing import NamedTuple
@@ -12,12 +13,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from grpo_cl.policy.kernels.kv_cache import SharedTiles
+
 MIN_SPLIT, MAX_SPLIT = 256, 1024
 """Keys of a row that one program attends to: with longer splits, a long row delays the others."""
 MIN_PROGRAMS = 384
 """Programs that keep a GPU busy, about three for each of its multiprocessors."""
 MIN_PREFIX_SPLIT, MAX_PREFIX_SPLIT = 512, 2048
 """Keys of a prefix that one program attends to."""
+MIN_SHARED_SPLIT, MAX_SHARED_SPLIT = 256, 1024
+"""Keys of a slot that one program attends to with the rows that share them."""
 QUERIES = 64
 """Queries, of several tokens and heads, that one program attends with."""
 KEYS = 64
@@ -45,7 +50,8 @@ class SplitKVAttention:
     """Partial attention of queries over splits of the keys, to be merged at the end.
 
     The keys are rows of ``length`` tokens and shared prefixes of ``prefix_lengths``. With
-    ``tiles``, the tokens of a tile attend to their row together.
+    ``tiles``, the tokens of a tile attend to their row together; with ``shared``, the rows of a
+    tile attend together to the first tokens that they share.
     """
 
     def __init__(
@@ -55,45 +61,48 @@ class SplitKVAttention:
         length: int,
         prefix_lengths: tuple[int, ...] = (),
         tiles: Tiles | None = None,
+        shared: SharedTiles | None = None,
     ) -> None:
+        assert tiles is None or shared is None
         rows, heads, width = query_BHD.shape
         self.query_BHD = query_BHD
-        self._key_heads, self._group, self._tiles = key_heads, heads // key_heads, tiles
+        self._key_heads, self._group = key_heads, heads // key_heads
+        self._tiles, self._shared = tiles, shared
         self._length, self._num_tiles = length, rows if tiles is None else len(tiles.firsts_M)
         self._row_split = split_size(self._num_tiles * key_heads, length)
         self._blocks = triton.cdiv(rows * self._group, QUERIES)
         splits = [self._row_split, *map(self._prefix_split, prefix_lengths)]
         count = sum(map(triton.cdiv, (length, *prefix_lengths), splits))
+        self._num_unshared, self._shared_split, self._shared_splits = count, 1, 0
+        if shared is not None:
+            programs = triton.cdiv(rows, tile_size(self._group)) * key_heads
+            self._shared_split = split_size(programs, length, MIN_SHARED_SPLIT, MAX_SHARED_SPLIT)
+            self._shared_splits = triton.cdiv(length, self._shared_split)
+            count += self._shared_splits
         dtype = torch.float32 if count > 1 else query_BHD.dtype  # a single split is not merged
         self.output_SBHD = query_BHD.new_empty(count, rows, heads, width, dtype=dtype)
         self.lse_SBH = query_BHD.new_empty(count, rows, heads, dtype=torch.float32)
         self._filled = 0
 
-    def attend_suffix(
-        self,
-        cache: tuple[Tensor, Tensor],
-        where: tuple[Tensor, Tensor],
-        shared: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
+    def attend_suffix(self, cache: tuple[Tensor, Tensor], where: tuple[Tensor, Tensor]) -> None:
         """Attend to rows of a KV cache, keys and values (rows, J, K, D).
 
-        ``where`` is each query's row and position; it attends to positions up to its own. Without
-        tiles, ``shared`` may have for each query a row with the same first tokens, and their
-        number. They are read there: what several rows read at once comes from the L2 cache.
+        ``where`` is each query's row and position; it attends to positions up to its own.
         """
         keys, values = cache
         rows, _, width = self.query_BHD.shape
         splits, tiles = triton.cdiv(self._length, self._row_split), self._tiles
+        strides = keys.stride(0), keys.stride(1), keys.stride(2)
+        if self._shared is not None:
+            self._attend_shared(self._shared, cache, where, splits, strides)
+            return
         queries = self._group * (1 if tiles is None else tiles.size)
         # Without tiles the kernel does not read these pointers.
         bounds = where if tiles is None else (tiles.firsts_M, tiles.counts_M)
-        is_shared = shared is not None and tiles is None
         _attend_suffix[(self._num_tiles, self._key_heads, splits)](
-            self.query_BHD, keys, values, *where, *bounds, *(shared or where),
-            *self._next_splits(splits), rows, self._group, self._row_split,
-            keys.stride(0), keys.stride(1), keys.stride(2), width**-0.5,
-            IS_TILED=tiles is not None, IS_SHARED=is_shared, WIDTH=width,
-            QUERIES=max(MIN_QUERIES, triton.next_power_of_2(queries)), KEYS=KEYS,
+            self.query_BHD, keys, values, *where, *bounds, *self._next_splits(splits),
+            rows, self._group, self._row_split, *strides, width**-0.5,
+            IS_TILED=tiles is not None, WIDTH=width, QUERIES=_padded(queries), KEYS=KEYS,
             FIXED=_fixed_loop(self._row_split),
         )  # fmt: skip
 
@@ -114,12 +123,32 @@ class SplitKVAttention:
         count, rows, heads, width = self.output_SBHD.shape
         if count == 1:
             return self.output_SBHD[0]
-        merged_BHD = torch.empty_like(self.query_BHD)
+        merged_BHD, shared = torch.empty_like(self.query_BHD), self._shared
         _merge[(rows, heads)](
-            self.output_SBHD, self.lse_SBH, merged_BHD, count, rows * heads,
-            WIDTH=width, COUNT=triton.next_power_of_2(count),
+            self.output_SBHD, self.lse_SBH, merged_BHD,
+            self.lse_SBH if shared is None else shared.lengths_B,  # not read without shared tokens
+            self._num_unshared, self._shared_split, rows * heads,
+            WIDTH=width, COUNT=triton.next_power_of_2(count), HAS_SHARED=shared is not None,
         )  # fmt: skip
         return merged_BHD
+
+    def _attend_shared(
+        self,
+        shared: SharedTiles,
+        cache: tuple[Tensor, Tensor],
+        where: tuple[Tensor, Tensor],
+        splits: int,
+        strides: tuple[int, int, int],
+    ) -> None:
+        rows, _, width = self.query_BHD.shape
+        programs = shared.num_tiles * self._shared_splits + rows * splits
+        _attend_shared[(programs, self._key_heads)](
+            self.query_BHD, *cache, *where, *shared[:5], *self._next_splits(splits),
+            rows, self._group, shared.num_tiles, self._row_split,
+            self._shared_split, self._shared_splits, self._num_unshared, *strides, width**-0.5,
+            WIDTH=width, QUERIES=_padded(self._group), SHARED_QUERIES=QUERIES, KEYS=KEYS,
+            FIXED=_fixed_loop(self._row_split), SHARED_FIXED=_fixed_loop(self._shared_split),
+        )  # fmt: skip
 
     def _prefix_split(self, length: int) -> int:
         programs = self._blocks * self._key_heads
@@ -138,6 +167,10 @@ def split_size(programs: int, length: int, least: int = MIN_SPLIT, most: int = M
     return split
 
 
+def _padded(queries: int) -> int:
+    return max(MIN_QUERIES, triton.next_power_of_2(queries))
+
+
 def _fixed_loop(split: int) -> int:
     """The loop's length in Triton's interpreter, which needs a constant; 0 for a dynamic loop."""
     return split if triton.knobs.runtime.interpret else 0
@@ -145,14 +178,10 @@ def _fixed_loop(split: int) -> int:
 
 @triton.jit
 def _attend(
-    query, keys, values, output, lse, number, is_in, visible, start, end, shared, jump,
-    token_stride, scale,
+    query, keys, values, output, lse, number, is_in, visible, start, end, token_stride, scale,
     WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FIXED: tl.constexpr,
 ):  # fmt: skip
-    """Write output and LSE of some queries over the keys from ``start`` to ``end``.
-
-    The first ``shared`` keys and values, a multiple of KEYS, are read ``jump`` elements further on.
-    """
+    """Write output and LSE of some queries over the keys from ``start`` to ``end``."""
     column = tl.arange(0, WIDTH)
     place = number[:, None] * WIDTH + column[None, :]
     queries = tl.load(query + place, is_in[:, None], 0.0)
@@ -163,14 +192,13 @@ def _attend(
         token = start + first + tl.arange(0, KEYS)
         is_key = token < end
         offset = token[:, None] * token_stride + column[None, :]
-        further = tl.where(start + first < shared, jump, 0)
-        key = tl.load(keys + further + offset, is_key[:, None], 0.0)
+        key = tl.load(keys + offset, is_key[:, None], 0.0)
         score = tl.dot(queries, tl.trans(key), input_precision="ieee") * scale
         score = tl.where(is_key[None, :] & (token[None, :] < visible[:, None]), score, -1e30)
         higher = tl.maximum(best, tl.max(score, 1))
         weight = tl.where(score > -1e29, tl.exp(score - higher[:, None]), 0.0)
         rescale = tl.exp(best - higher)
-        value = tl.load(values + further + offset, is_key[:, None], 0.0)
+        value = tl.load(values + offset, is_key[:, None], 0.0)
         total = total * rescale + tl.sum(weight, 1)
         weighted = weighted * rescale[:, None]
         weighted += tl.dot(weight.to(value.dtype), value, input_precision="ieee")
@@ -183,9 +211,9 @@ def _attend(
 
 @triton.jit
 def _attend_suffix(
-    query, keys, values, slots, positions, firsts, counts, shared_slots, shared_lengths,
+    query, keys, values, slots, positions, firsts, counts,
     output, lse, rows, group, length, row_stride, head_stride, token_stride, scale,
-    IS_TILED: tl.constexpr, IS_SHARED: tl.constexpr,
+    IS_TILED: tl.constexpr,
     WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FIXED: tl.constexpr,
 ):  # fmt: skip
     first, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
@@ -198,17 +226,83 @@ def _attend_suffix(
         first = tl.load(firsts + first)
         token = first + index // group
     visible = (tl.load(positions + token, is_in, -1) + 1).to(tl.int32)
-    slot = tl.load(slots + first)
-    base = slot * row_stride + head * head_stride
-    shared, jump = 0, 0
-    if IS_SHARED:
-        shared = tl.load(shared_lengths + first).to(tl.int32) // KEYS * KEYS
-        jump = (tl.load(shared_slots + first) - slot) * row_stride
+    base = tl.load(slots + first) * row_stride + head * head_stride
     skipped = split.to(tl.int64) * rows * key_heads * group
     _attend(
         query, keys + base, values + base, output + skipped * WIDTH, lse + skipped,
         (token * key_heads + head) * group + index % group, is_in, visible,
-        split * length, tl.minimum(tl.max(visible), (split + 1) * length), shared, jump,
+        split * length, tl.minimum(tl.max(visible), (split + 1) * length),
+        token_stride, scale, WIDTH, QUERIES, KEYS, FIXED,
+    )  # fmt: skip
+
+
+@triton.jit
+def _attend_shared(
+    query, keys, values, slots, positions, lengths, members, firsts, counts, tile_slots,
+    output, lse, rows, group, tiles, length, shared_length, shared_splits, num_unshared,
+    row_stride, head_stride, token_stride, scale,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, SHARED_QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    FIXED: tl.constexpr, SHARED_FIXED: tl.constexpr,
+):  # fmt: skip
+    """First the tiles attend to their shared tokens, then each row to the tokens after them."""
+    program, head = tl.program_id(0), tl.program_id(1)
+    key_heads = tl.num_programs(1)
+    tile_programs = tiles * shared_splits
+    if program < tile_programs:
+        _attend_tile(
+            query, keys, values, lengths, members, firsts, counts, tile_slots, output, lse,
+            program // shared_splits, head, key_heads, program % shared_splits, rows, group,
+            shared_length, num_unshared, row_stride, head_stride, token_stride, scale,
+            WIDTH, SHARED_QUERIES, KEYS, SHARED_FIXED,
+        )  # fmt: skip
+    else:
+        _attend_row(
+            query, keys, values, slots, positions, lengths, output, lse,
+            (program - tile_programs) % rows, head, key_heads, (program - tile_programs) // rows,
+            rows, group, length, row_stride, head_stride, token_stride, scale,
+            WIDTH, QUERIES, KEYS, FIXED,
+        )  # fmt: skip
+
+
+@triton.jit
+def _attend_tile(
+    query, keys, values, lengths, members, firsts, counts, tile_slots, output, lse,
+    tile, head, key_heads, split, rows, group, length, num_unshared,
+    row_stride, head_stride, token_stride, scale,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FIXED: tl.constexpr,
+):  # fmt: skip
+    index = tl.arange(0, QUERIES)
+    is_in = index < tl.load(counts + tile) * group
+    row = tl.load(members + tl.load(firsts + tile) + index // group, is_in, 0)
+    # Empty tiles have no queries, and so no keys.
+    visible = tl.load(lengths + row, is_in, 0).to(tl.int32)
+    start = split * length
+    end = tl.minimum(tl.max(visible), start + length)
+    if start < end:
+        base = tl.load(tile_slots + tile) * row_stride + head * head_stride
+        skipped = (num_unshared + split).to(tl.int64) * rows * key_heads * group
+        _attend(
+            query, keys + base, values + base, output + skipped * WIDTH, lse + skipped,
+            (row * key_heads + head) * group + index % group, is_in, visible, start, end,
+            token_stride, scale, WIDTH, QUERIES, KEYS, FIXED,
+        )  # fmt: skip
+
+
+@triton.jit
+def _attend_row(
+    query, keys, values, slots, positions, lengths, output, lse,
+    row, head, key_heads, split, rows, group, length, row_stride, head_stride, token_stride, scale,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FIXED: tl.constexpr,
+):  # fmt: skip
+    index = tl.arange(0, QUERIES)
+    end = (tl.load(positions + row) + 1).to(tl.int32)
+    start = tl.load(lengths + row).to(tl.int32) + split * length
+    base = tl.load(slots + row) * row_stride + head * head_stride
+    skipped = split.to(tl.int64) * rows * key_heads * group
+    _attend(
+        query, keys + base, values + base, output + skipped * WIDTH, lse + skipped,
+        (row.to(tl.int64) * key_heads + head) * group + index, index < group,
+        tl.zeros([QUERIES], tl.int32) + end, start, tl.minimum(end, start + length),
         token_stride, scale, WIDTH, QUERIES, KEYS, FIXED,
     )  # fmt: skip
 
@@ -230,16 +324,22 @@ def _attend_prefix(
     skipped = split.to(tl.int64) * rows * key_heads * group
     _attend(
         query, keys + base, values + base, output + skipped * WIDTH, lse + skipped,
-        number, is_in, limit, split * length, tl.minimum(tl.max(limit), (split + 1) * length), 0, 0,
+        number, is_in, limit, split * length, tl.minimum(tl.max(limit), (split + 1) * length),
         token_stride, scale, WIDTH, QUERIES, KEYS, FIXED,
     )  # fmt: skip
 
 
 @triton.jit
-def _merge(output, lse, merged, count, stride, WIDTH: tl.constexpr, COUNT: tl.constexpr):
-    number = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
+def _merge(
+    output, lse, merged, shared_lengths, count, shared_split, stride,
+    WIDTH: tl.constexpr, COUNT: tl.constexpr, HAS_SHARED: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    number = row * tl.num_programs(1) + tl.program_id(1)
     split = tl.arange(0, COUNT)
     column = tl.arange(0, WIDTH)
+    if HAS_SHARED:  # the last splits, of which each row has as many as its shared tokens fill
+        count += tl.cdiv(tl.load(shared_lengths + row).to(tl.int32), shared_split)
     is_in = split < count
     split_lse = tl.load(lse + split * stride + number, is_in, -1e30)
     weight = tl.exp(split_lse - tl.max(split_lse))
