@@ -1,4 +1,4 @@
-"""GPU benchmark of Unsloth: TRL's trainer with Unsloth's patches, on the reference workload.
+"""GPU benchmark of Unsloth: TRL's trainer with Unsloth's patches, on single replies.
 
 A program of its own, started by ``gpu_step.py``: Unsloth patches PEFT, transformers and TRL, so it
 is imported before anything that imports them, and it needs other versions of them than grpo-cl.
