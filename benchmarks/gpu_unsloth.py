@@ -43,6 +43,7 @@ def _policy(work: Work, *, vllm: bool) -> tuple[Any, Any]:
         "fast_inference": True,
         "gpu_memory_utilization": GPU_SHARE,
         "max_lora_rank": LORA["r"],
+        "max_num_seqs": work.replies,
     }
     model, tokenizer = unsloth.FastLanguageModel.from_pretrained(
         model_name=work.model,
