@@ -129,7 +129,7 @@ class Step:
                 yield
 
         self.runtime.model.__dict__["reference"] = reference
-        has_replies_only = work.kind == "reference"
+        has_replies_only = work.kind in ("reference", "long")
         self._collector = ReplyCollector(self) if has_replies_only else EpisodeCollector(self)
 
     def take(self, number: int) -> Numbers:

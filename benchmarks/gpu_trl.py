@@ -23,7 +23,7 @@ from gpu_work import (
 
 
 def trl(work: Work, report: Report, *, vllm: bool = False) -> None:
-    """Run the reference workload."""
+    """Run a workload of single replies."""
     trainer = reply_trainer(
         work,
         AutoTokenizer.from_pretrained(work.model),
@@ -35,7 +35,7 @@ def trl(work: Work, report: Report, *, vllm: bool = False) -> None:
 
 
 def reply_trainer(work: Work, tokenizer: Any, settings: Any, **policy: Any) -> Any:
-    """A trainer for single replies to the prompts of the reference workload."""
+    """A trainer for single replies."""
     datasets: Any = import_module("datasets")
 
     def reward(completions: Sequence[Any], **_: Any) -> list[float]:

@@ -1,4 +1,4 @@
-"""GPU benchmarks of TRL on the agentic workload: its own episodes, and training on ours."""
+"""GPU benchmarks of TRL on telecom episodes: its own episodes, and training on ours."""
 
 import statistics
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ RESULT_TOKENS = 200
 TEMPLATE = """\
 {%- for message in messages -%}
 {%- if message.role == 'system' -%}
-{{ '<|im_start|>system\n' + tool_text + '\n\n' + message.content + '<|im_end|>\n' }}
+{{ '<|im_start|>system\n' + (tool_text + '\n\n' + message.content) | trim + '<|im_end|>\n' }}
 {%- elif message.role == 'tool' -%}
 {{ '<|im_start|>user\n' if loop.previtem.role != 'tool' else '\n' }}
 {{- 'Tool result: ' + message.content }}
@@ -41,7 +41,7 @@ TEMPLATE = """\
 {%- endfor -%}
 {{ '<|im_start|>assistant\n' if add_generation_prompt }}"""
 """ChatML with the tool format of ``policy.chat`` for templates without tool support; ``tool_text``
-describes the tools, and the solo prompt ``begin`` is left out."""
+describes the tools, if the prompts have them, and the solo prompt ``begin`` is left out."""
 RESPONSE: dict[str, Any] = {
     "defaults": {"role": "assistant"},
     "start_anchor": "<|im_start|>assistant\n",
@@ -63,10 +63,10 @@ RESPONSE: dict[str, Any] = {
 
 
 def environments(work: Work, report: Report, *, vllm: bool = False) -> None:
-    """Run the agentic workload; TRL runs the episodes itself, with the domain's tools."""
+    """Run a workload of episodes; TRL runs them itself, with the domain's tools."""
     config = episode_config(agentic_settings(work))
     context, tasks = EpisodeContext(config), agentic_tasks(work, config)
-    folder, tool_text = with_tool_template(work.model, context)
+    folder, template_options = with_tool_template(work.model, context)
     model_context = EpisodeContext(config.model_copy(update={"model_name_or_path": folder}))
     limit = {"max_tokens" if vllm else "max_new_tokens": work.reply_tokens}
     settings = trainer_settings(
@@ -75,7 +75,7 @@ def environments(work: Work, report: Report, *, vllm: bool = False) -> None:
         max_completion_length=work.max_turns * (work.reply_tokens + RESULT_TOKENS),
         max_tool_calling_iterations=work.max_turns - 1,  # not counting the first reply
         generation_kwargs=limit,
-        chat_template_kwargs={"tool_text": tool_text, "begin": SOLO_PROMPT} if tool_text else None,
+        chat_template_kwargs=template_options,
     )
     training: Any = import_module("grpo_cl.integrations.trl.training")
     trainer = training.make_trainer(model_context, tasks, settings, mode="environments")
@@ -92,7 +92,7 @@ def environments(work: Work, report: Report, *, vllm: bool = False) -> None:
 
 
 def rollouts(work: Work, report: Report) -> None:
-    """Run only the training of the agentic workload, on episodes that we sampled before."""
+    """Run only the training of a workload of episodes, which we sampled before."""
     config = episode_config(agentic_settings(work))
     context, tasks = EpisodeContext(config), agentic_tasks(work, config)
     # TRL's limit also counts masked tokens.
@@ -115,16 +115,18 @@ def rollouts(work: Work, report: Report) -> None:
     run_trainer(trainer, work, report, turns=turns)
 
 
-def with_tool_template(model: str, context: EpisodeContext) -> tuple[str, str]:
+def with_tool_template(model: str, context: EpisodeContext) -> tuple[str, dict[str, str] | None]:
     """A copy of the model with a chat template and parser for the tool-call format of our chat.
 
-    Returns its folder and the tool description for the template; a model whose chat template
-    supports tools is returned unchanged, with an empty description.
+    Returns its folder and the arguments of the template; a model whose chat template supports tools
+    is returned unchanged, without arguments.
     """
+    is_compact = context.rollout.prompt == "compact"
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     chat = Chat(tokenizer)
     if chat.has_tool_template:
-        return model, ""
+        assert not is_compact, "TRL gives the tools to the chat template, which lists them"
+        return model, None
     assert chat.dialect.name == "json", f"no parser for the tool-call format {chat.dialect.name}"
     folder = Path(mkdtemp())
     tokenizer.chat_template = TEMPLATE
@@ -133,7 +135,9 @@ def with_tool_template(model: str, context: EpisodeContext) -> tuple[str, str]:
     for part in Path(model).resolve().iterdir():
         if not (folder / part.name).exists():
             (folder / part.name).symlink_to(part)
-    return str(folder), chat.dialect.describe_tools(context.domain(DOMAIN).tools(solo=True))
+    tools = () if is_compact else context.domain(DOMAIN).tools(solo=True)
+    tool_text = chat.dialect.describe_tools(tools) if tools else ""
+    return str(folder), {"tool_text": tool_text, "begin": SOLO_PROMPT}
 
 
 def _num_spans(mask: Sequence[int]) -> int:

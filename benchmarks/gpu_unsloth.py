@@ -1,4 +1,4 @@
-"""GPU benchmark of Unsloth: TRL's trainer with Unsloth's patches, on the reference workload.
+"""GPU benchmark of Unsloth: TRL's trainer with Unsloth's patches, on single replies.
 
 A program of its own, started by ``gpu_step.py``: Unsloth patches PEFT, transformers and TRL, so it
 is imported before anything that imports them, and it needs other versions of them than grpo-cl.
@@ -43,6 +43,7 @@ def _policy(work: Work, *, vllm: bool) -> tuple[Any, Any]:
         "fast_inference": True,
         "gpu_memory_utilization": GPU_SHARE,
         "max_lora_rank": LORA["r"],
+        "max_num_seqs": work.replies,
     }
     model, tokenizer = unsloth.FastLanguageModel.from_pretrained(
         model_name=work.model,

@@ -69,6 +69,17 @@ SIZES: dict[str, dict[str, int]] = {
         "micro_tokens": 65536,
         "device_batch": 64,
     },
+    "long": {
+        **COMMON,
+        "steps": 5,
+        "warm_up": 2,
+        "prompts": 4,
+        "prompt_tokens": 7500,
+        "reply_tokens": 256,
+        "context": 7936,
+        "micro_tokens": 32768,
+        "device_batch": 4,
+    },
     "agentic": {
         **COMMON,
         "steps": 4,
@@ -121,11 +132,15 @@ def report(numbers: Numbers) -> None:
 
 
 def summary(steps: Sequence[Numbers], warm_up: int) -> Numbers:
-    """Medians over the steps after the warm-up, and the range of their total times."""
+    """Medians over the steps after the warm-up, and the range of their total times.
+
+    Steps of the warm-up only are represented by the last.
+    """
     warm = steps[warm_up:] or steps[-1:]
     medians = {name: statistics.median(step[name] for step in warm) for name in warm[0]}
     totals = [step["step"] for step in warm]
-    return {**medians, "spread": max(totals) - min(totals), "measured": float(len(warm))}
+    bounds = {"shortest": min(totals), "longest": max(totals)}
+    return {**medians, **bounds, "measured": float(len(warm))}
 
 
 def now() -> float:
@@ -171,7 +186,8 @@ class Stopwatch:
 
 def prompts(tokenizer: Any, work: Work) -> list[list[dict[str, str]]]:
     """One-message conversations that ask to explain a piece of a policy text."""
-    ids = tokenizer(load_domain("airline").policy_text()).input_ids * 2
+    ids = tokenizer(load_domain("airline").policy_text()).input_ids
+    ids *= 2 + work.prompt_tokens // len(ids)
     stride = (len(ids) - work.prompt_tokens) // work.prompts
     pieces = [ids[n * stride : n * stride + work.prompt_tokens - 35] for n in range(work.prompts)]
     return [
