@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -18,6 +19,7 @@ WHY = "SkyRL needs a separate environment: make test-engine-skyrl"
 skyrl_gym = pytest.importorskip("skyrl_gym", reason=WHY)
 pytest.importorskip("skyrl.train", reason=WHY)
 
+import ray
 from ray import cloudpickle
 from skyrl.train.config.config import FSDPConfig
 from skyrl.train.dataset import PromptDataset
@@ -37,6 +39,7 @@ from grpo_cl.cli import main
 from grpo_cl.config import RewardConfig, RolloutConfig
 from grpo_cl.envs import DOMAINS, Domain
 from grpo_cl.errors import ConfigError
+from grpo_cl.integrations.plan.folder import CONFIG_VARIABLE
 from grpo_cl.integrations.rows import read_table, task_row
 from grpo_cl.integrations.skyrl import workers
 from grpo_cl.integrations.skyrl.environment import register
@@ -44,6 +47,7 @@ from grpo_cl.integrations.skyrl.settings import load_settings, read_settings
 from grpo_cl.integrations.skyrl.training import (
     Experiment,
     GrpoClGenerator,
+    on_worker,
     ordered_loader,
     workers_for,
 )
@@ -51,6 +55,7 @@ from grpo_cl.integrations.text_chat import TextChat
 from grpo_cl.policy.chat.chat import chat_for
 from grpo_cl.rewards import RewardOracle, training_reward
 from grpo_cl.rollout import Agent, Scene, ScriptedActor, run_episodes
+from grpo_cl.runs.episodes import FOLDER_VARIABLE
 from grpo_cl.types import Message, Task, ToolCall
 from skyrl_clients import InferenceClient, PolicyClient, ScriptedClient, training_table
 from tiny_policies import SIZES, byte_tokenizer
@@ -576,3 +581,18 @@ def test_times_that_skyrl_logs_are_read_from_its_console(tmp_path: Path) -> None
             reward=0.5,
         )
     ]
+
+
+def test_workers_of_a_running_cluster_have_the_variables_of_a_plan(monkeypatch) -> None:
+    names = FOLDER_VARIABLE, CONFIG_VARIABLE
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    ray.init(num_cpus=1, include_dashboard=False, runtime_env={"env_vars": {"OF_JOB": "job"}})
+    try:
+        for name in names:
+            monkeypatch.setenv(name, f"of {name}")
+        variables = ray.get(on_worker(lambda: dict(os.environ)).remote())
+    finally:
+        ray.shutdown()
+    assert [variables[name] for name in names] == [f"of {name}" for name in names]
+    assert variables["OF_JOB"] == "job"

@@ -2,7 +2,8 @@
 # pyright: basic, reportMissingImports=false
 # The engine is installed in a separate environment, so its types are unknown here.
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +18,13 @@ from skyrl.train.utils.utils import initialize_ray
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from grpo_cl.errors import ConfigError
+from grpo_cl.integrations.plan.folder import CONFIG_VARIABLE
 from grpo_cl.integrations.skyrl.environment import FAILED_METRIC, register
 from grpo_cl.integrations.skyrl.loss_masks import mask_failed_episodes
 from grpo_cl.integrations.skyrl.settings import GymConfig, TrainConfig, load_settings
 from grpo_cl.integrations.skyrl.workers import fsdp_workers
 from grpo_cl.policy.chat.chat import Chat
+from grpo_cl.runs.episodes import FOLDER_VARIABLE
 
 
 class GrpoClGenerator(SkyRLGymGenerator):
@@ -124,7 +127,17 @@ def train(overrides: Sequence[str]) -> None:
     """Run the training on Ray to its end."""
     settings = load_settings(overrides)
     initialize_ray(settings)
-    ray.get(ray.remote(num_cpus=1)(_run).remote(settings))
+    ray.get(on_worker(_run).remote(settings))
+
+
+def on_worker(function: Callable[..., Any]) -> Any:
+    """The function as a Ray task that has the variables of a plan's script.
+
+    The workers of a cluster that was started before have the variables of `ray start`.
+    """
+    names = FOLDER_VARIABLE, CONFIG_VARIABLE
+    variables = {name: os.environ[name] for name in names if name in os.environ}
+    return ray.remote(num_cpus=1, runtime_env={"env_vars": variables})(function)
 
 
 def _run(settings: TrainConfig) -> None:
