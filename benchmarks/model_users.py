@@ -11,8 +11,10 @@ those of the training steps, or of the evaluation in which the run ended. "lost"
 an infrastructure error; "waits" is the share of the episodes' time in which they wait for the user;
 "idle" is the share of the steps in which no episode waits for the policy (docs/metrics.md). Medians
 have their range in brackets. The second table has the same calls made in several ways; "prefilled"
-are the prompt tokens that the server does not report as cached. Further arguments are settings of
-the runs. MODEL_USERS_API_KEY is the server's key, if it needs one.
+are the prompt tokens that the server does not report as cached (vLLM reports them with
+--enable-prompt-tokens-details). Further arguments are settings of the runs, such as
+--models.concurrency 128 (16 calls at once by default). MODEL_USERS_API_KEY is the server's key, if
+it needs one.
 """
 
 import argparse
@@ -93,11 +95,11 @@ def main() -> None:
             if kind != CALLS:
                 rows.append(_run_row(kind, server, arguments, settings, Path(folder)))
                 print(f"{' | '.join(map(str, rows[-1]))}", file=sys.stderr, flush=True)
-        calls = call_rows(server, arguments, Path(folder)) if CALLS in arguments.kinds else []
-    if rows:
-        print(markdown(Table(RUN_COLUMNS, rows)), end="\n\n")
-    if calls:
-        print(markdown(Table(("the same calls", *CALL_COLUMNS), calls)))
+        if rows:
+            print(markdown(Table(RUN_COLUMNS, rows)), end="\n\n", flush=True)
+        if CALLS in arguments.kinds:
+            calls = call_rows(server, arguments, Path(folder))
+            print(markdown(Table(("the same calls", *CALL_COLUMNS), calls)))
 
 
 def _parser() -> argparse.ArgumentParser:

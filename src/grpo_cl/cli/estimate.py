@@ -214,7 +214,7 @@ def _plan_text(plan: ServerPlan, before: Workload) -> str:
         "of docs/serving.md:",
         f"    vllm serve MODEL --port {PORT} --tensor-parallel-size {plan.tensor_parallel} "
         f"--max-model-len {workload.length} --logprobs-mode processed_logprobs "
-        f"--enable-prefix-caching{lora}",
+        f"--generation-config vllm --enable-prefix-caching{lora}",
         f"    {_gib(plan.weights)} GiB of weights on each GPU, and KV caches for "
         f"{plan.cached_tokens:,} tokens: {plan.cached_episodes} whole episodes at once",
         f"  While it loads, a process has the whole model in the host's memory: {_gib(host)} GiB, "

@@ -243,7 +243,7 @@ def test_logprobs_at_another_temperature_are_detected(tmp_path: Path):
     with (
         serve_worker(worker) as server,
         sampler_over(ServerPool([server.url]), config) as engine,
-        pytest.raises(EngineError, match="--logprobs-mode processed_logprobs"),
+        pytest.raises(EngineError, match="processed_logprobs --generation-config vllm"),
     ):
         engine.sync_weights(trained)
 

@@ -3,7 +3,8 @@
 Requirements on vLLM (docs/serving.md): release 0.20 or later, started with
 ``VLLM_SERVER_DEV_MODE=1`` (for ``/pause``, ``/resume``, ``/collective_rpc`` and
 ``/reset_prefix_cache``), with ``--logprobs-mode processed_logprobs`` (log-probs at the sampling
-temperature) and, for LoRA, with ``--enable-lora`` and ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1``.
+temperature) and ``--generation-config vllm`` (without the model's top-k and repetition penalty)
+and, for LoRA, with ``--enable-lora`` and ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1``.
 """
 
 import asyncio

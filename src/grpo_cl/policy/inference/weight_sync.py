@@ -179,7 +179,7 @@ _STALE_WEIGHTS = (
 )
 _LOGPROBS_MODE = (
     "Its weights are right but the log-probs of its completions are not; start vLLM with "
-    "--logprobs-mode processed_logprobs and leave sampling.top_p at 1"
+    "--logprobs-mode processed_logprobs --generation-config vllm and leave sampling.top_p at 1"
 )
 
 
