@@ -29,6 +29,8 @@ KEYS = 64
 """Keys that a program holds at once."""
 MIN_QUERIES = 16
 """Smallest tile of a tensor core's matrix product."""
+MAX_WARP_NUMBERS = 2048
+"""Numbers that one warp merges: a few partial results are merged faster than by four warps."""
 
 
 class Tiles(NamedTuple):
@@ -124,11 +126,13 @@ class SplitKVAttention:
         if count == 1:
             return self.output_SBHD[0]
         merged_BHD, shared = torch.empty_like(self.query_BHD), self._shared
+        padded = triton.next_power_of_2(count)
         _merge[(rows, heads)](
             self.output_SBHD, self.lse_SBH, merged_BHD,
             self.lse_SBH if shared is None else shared.lengths_B,  # not read without shared tokens
             self._num_unshared, self._shared_split, rows * heads,
-            WIDTH=width, COUNT=triton.next_power_of_2(count), HAS_SHARED=shared is not None,
+            WIDTH=width, COUNT=padded, HAS_SHARED=shared is not None,
+            num_warps=1 if padded * width <= MAX_WARP_NUMBERS else 4,
         )  # fmt: skip
         return merged_BHD
 
