@@ -132,7 +132,7 @@ def report(numbers: Numbers) -> None:
 
 
 def summary(steps: Sequence[Numbers], warm_up: int) -> Numbers:
-    """Medians over the steps after the warm-up, and the range of their total times.
+    """Medians over the steps after the warm-up, the range of their times, and the memory peak.
 
     Steps of the warm-up only are represented by the last.
     """
@@ -140,7 +140,8 @@ def summary(steps: Sequence[Numbers], warm_up: int) -> Numbers:
     medians = {name: statistics.median(step[name] for step in warm) for name in warm[0]}
     totals = [step["step"] for step in warm]
     bounds = {"shortest": min(totals), "longest": max(totals)}
-    return {**medians, **bounds, "measured": float(len(warm))}
+    peaks = {name: max(step[name] for step in warm) for name in medians.keys() & {"peak"}}
+    return {**medians, **peaks, **bounds, "measured": float(len(warm))}
 
 
 def now() -> float:

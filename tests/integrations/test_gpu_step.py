@@ -36,7 +36,8 @@ def test_value_for_what_the_call_does_not_measure_is_refused() -> None:
 
 
 def test_table_is_as_worked_out_by_hand() -> None:
-    ours = [{"step": step, "tokens": 800.0, "turns": 5.0, "peak": 4.0} for step in (9.0, 2.0, 4.0)]
+    pairs = [(9.0, 5.0), (2.0, 3.0), (4.0, 4.0)]
+    ours = [{"step": s, "tokens": 800.0, "turns": 5.0, "peak": peak} for s, peak in pairs]
     figures = summary(ours, warm_up=1) | {"episodes": 10.0, "used": 6.5}
     trl = summary([{"step": 30.0, "turns": 10.0}], warm_up=1) | {"episodes": 20.0}
     failed = Row(REPLIES, {}, "")
