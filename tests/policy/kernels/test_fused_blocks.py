@@ -96,11 +96,13 @@ def test_rope_has_the_gradients_of_autograd() -> None:
     assert_same((actual,), (expected,), [states], 1e-5)
 
 
-def test_attention_states_are_merged_in_place_by_lse() -> None:
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_attention_states_are_merged_in_place_by_lse(*, heads_first: bool) -> None:
     def random_state(seed: int) -> AttentionState:
-        return AttentionState(
-            randn(9, 3, 10, seed=seed).detach(), randn(3, 9, seed=seed + 1).detach()
-        )
+        output_QHD = randn(9, 3, 10, seed=seed).detach()
+        if heads_first:  # FlashAttention's output has the strides of its queries
+            output_QHD = output_QHD.transpose(0, 1).contiguous().transpose(0, 1)
+        return AttentionState(output_QHD, randn(3, 9, seed=seed + 1).detach())
 
     state, other = random_state(0), random_state(2).at(slice(2, 6))
     expected = AttentionState(*(tensor.clone() for tensor in state))

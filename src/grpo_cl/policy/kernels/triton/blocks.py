@@ -194,6 +194,7 @@ def merge_states(
     _merge_states[(queries,)](
         output_QHD, lse_HQ, other_QHD, other_lse_HQ,
         heads, lse_HQ.stride(0), other_lse_HQ.stride(0),
+        *output_QHD.stride()[:2], *other_QHD.stride()[:2],
         WIDTH=width, HEADS=triton.next_power_of_2(heads), COLUMNS=triton.next_power_of_2(width),
     )  # fmt: skip
 
@@ -201,18 +202,21 @@ def merge_states(
 @triton.jit
 def _merge_states(
     output, lse, other, other_lse, heads, stride, other_stride,
+    query_stride, head_stride, other_query_stride, other_head_stride,
     WIDTH: tl.constexpr, HEADS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     query = tl.program_id(0).to(tl.int64)
-    head, column = tl.arange(0, HEADS), tl.arange(0, COLUMNS)
+    head, column = tl.arange(0, HEADS).to(tl.int64), tl.arange(0, COLUMNS)
     is_head = head < heads
     lse_1 = tl.load(lse + head * stride + query, is_head, 0.0)
     lse_2 = tl.load(other_lse + head * other_stride + query, is_head, 0.0)
     largest = tl.maximum(lse_1, lse_2)
     merged = largest + tl.log(tl.exp(lse_1 - largest) + tl.exp(lse_2 - largest))
-    at = (query * heads + head)[:, None] * WIDTH + column[None, :]
+    # FlashAttention's output has the strides of its queries: Phi-3's are one head after another.
+    at = (query * query_stride + head * head_stride)[:, None] + column[None, :]
+    other_at = (query * other_query_stride + head * other_head_stride)[:, None] + column[None, :]
     is_in = is_head[:, None] & (column < WIDTH)[None, :]
     first = tl.load(output + at, is_in, 0.0).to(tl.float32) * tl.exp(lse_1 - merged)[:, None]
-    second = tl.load(other + at, is_in, 0.0).to(tl.float32) * tl.exp(lse_2 - merged)[:, None]
+    second = tl.load(other + other_at, is_in, 0.0).to(tl.float32) * tl.exp(lse_2 - merged)[:, None]
     tl.store(output + at, (first + second).to(output.dtype.element_ty), is_in)
     tl.store(lse + head * stride + query, merged, is_head)
