@@ -220,13 +220,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--work", nargs="+", choices=WAYS, default=["reference"])
     places = [(kind, way) for kind in WAYS for way in _available(kind)]
     names = {name for kind, way in places for name in (way, f"{kind}/{way}")}
+    known = ", ".join(dict.fromkeys(way for _, way in places))
     parser.add_argument(
         "--ways",
-        nargs="+",
+        nargs="*",
         choices=sorted(names),
         default=["ours", "trl", *UPDATES],
         metavar="WAY",
-        help=f"{', '.join(dict.fromkeys(way for _, way in places))}, or WORK/WAY",
+        help=f"{known}, or WORK/WAY; none to read --logs only",
     )
     parser.add_argument("--shape", choices=sorted(SHAPES), help="random weights of this shape")
     parser.add_argument(
