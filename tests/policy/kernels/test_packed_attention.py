@@ -21,6 +21,17 @@ ROWS: dict[str, list[tuple[int, tuple[int, ...]]]] = {
 }
 """Groups: tokens of the prefix, and of each suffix."""
 HEADS = [(4, 4), (4, 2), (3, 1)]
+NESTED = {
+    "inner groups only": [(3, [(2, (1, 4)), (3, (2, 2))], ())],
+    "members in no inner group": [(3, [(2, (1, 4))], (2, 5))],
+    "two outer groups and one without inner": [
+        (4, [(1, (2, 1)), (2, (3, 1))], (2,)),
+        (2, [], (3, 1)),
+        (3, [(4, (1, 1, 2))], ()),
+    ],
+    "more than a block": [(300, [(280, (1, 270)), (3, (2, 2))], (260,))],
+}
+"""Groups: tokens of the prefix, inner groups with theirs, and suffixes in no inner group."""
 
 
 def packed(lengths: list[tuple[int, tuple[int, ...]]]) -> Layout:
@@ -30,6 +41,25 @@ def packed(lengths: list[tuple[int, tuple[int, ...]]]) -> Layout:
         members = range(len(sequences), len(sequences) + len(suffixes))
         groups.append(PrefixGroup(tuple(members), prefix))
         sequences += [[1] * (prefix + suffix) for suffix in suffixes]
+    return pack(sequences, groups)
+
+
+def packed_nested(name: str) -> Layout:
+    sequences: list[list[int]] = []
+    groups: list[PrefixGroup] = []
+
+    def add(length: int) -> int:
+        sequences.append([1] * length)
+        return len(sequences) - 1
+
+    for prefix, parts, suffixes in NESTED[name]:
+        inner = [
+            PrefixGroup(tuple(add(prefix + more + end) for end in ends), prefix + more)
+            for more, ends in parts
+        ]
+        alone = [add(prefix + suffix) for suffix in suffixes]
+        members = [index for part in inner for index in part.members]
+        groups.append(PrefixGroup((*alone, *members), prefix, tuple(inner)))
     return pack(sequences, groups)
 
 
@@ -73,6 +103,16 @@ def test_packed_attention_is_one_softmax_over_prefix_and_suffix(row: str, heads:
     states = random_states(layout.ids_1N.numel(), heads)
     expected = masked_attention(layout, states, 0.3)
     actual = packed_attention(layout, states, 0.3)
+    assert close(actual, expected)
+    for grad, wanted in zip(gradients(actual, states), gradients(expected, states), strict=True):
+        assert close(grad, wanted)
+
+
+@pytest.mark.parametrize("row", NESTED)
+def test_suffix_attends_to_both_prefixes_of_a_nested_group(row: str):
+    layout = packed_nested(row)
+    states = random_states(layout.ids_1N.numel(), (4, 2))
+    actual, expected = packed_attention(layout, states, 0.3), masked_attention(layout, states, 0.3)
     assert close(actual, expected)
     for grad, wanted in zip(gradients(actual, states), gradients(expected, states), strict=True):
         assert close(grad, wanted)

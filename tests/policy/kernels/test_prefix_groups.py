@@ -2,7 +2,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_cl.gpu_memory.constants import MIN_SHARED_TOKENS
-from grpo_cl.policy.kernels.prefix_groups import PrefixGroup, group_by_prefix
+from grpo_cl.policy.kernels.prefix_groups import (
+    MIN_OUTER_TOKENS,
+    PrefixGroup,
+    group_by_prefix,
+    nested_groups,
+)
 
 LONG = tuple(range(1000, 1000 + MIN_SHARED_TOKENS))
 words = st.integers(0, 2)
@@ -49,3 +54,18 @@ def test_groups_are_a_partition_and_their_members_share_the_prefix(batch: list[t
         prefixes = {batch[index][: group.prefix_length] for index in group.members}
         assert len(prefixes) == 1
         assert all(len(batch[index]) > group.prefix_length for index in group.members)
+
+
+def test_tasks_with_the_same_policy_are_groups_within_a_group():
+    policy, tickets = range(MIN_OUTER_TOKENS), [range(n, n + 40) for n in (5000, 6000)]
+    batch = [(*policy, *ticket, end) for ticket in tickets for end in (1, 2)]
+    batch.append((*policy, 3))
+    parts = (PrefixGroup((0, 1), MIN_OUTER_TOKENS + 40), PrefixGroup((2, 3), MIN_OUTER_TOKENS + 40))
+    (group,) = nested_groups(batch)
+    assert sorted(group.members) == [0, 1, 2, 3, 4]
+    assert (group.prefix_length, sorted(group.inner)) == (MIN_OUTER_TOKENS, list(parts))
+
+
+def test_short_prefixes_have_no_groups_within():
+    batch = [(*LONG, *LONG, 1), (*LONG, *LONG, 2), (*LONG, 3)]
+    assert nested_groups(batch) == group_by_prefix(batch)

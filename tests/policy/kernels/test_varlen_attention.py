@@ -30,11 +30,8 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 def attention_calls(layout: Layout) -> list[tuple[VarlenSegments, States]]:
     count = layout.ids_1N.numel()
     states = States(randn(count, 4, 8), randn(count, 2, 8), randn(count, 2, 8, seed=1))
-    assert layout.prefix_segments
-    return [
-        (layout.self_segments, states),
-        (layout.prefix_segments, states.at(layout.prefix_segments)),
-    ]
+    (prefix,) = layout.prefix_segments
+    return [(layout.self_segments, states), (prefix, states.at(prefix))]
 
 
 def test_kernels_agree_on_output_and_lse(layout: Layout):

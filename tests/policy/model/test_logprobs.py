@@ -76,6 +76,21 @@ def test_packing_changes_neither_logprobs_nor_gradients(
     assert close(found, expected_gradients)
 
 
+def test_gradients_of_nested_groups_are_those_of_padded_sequences(model_dir: Path):
+    policy = load(model_dir, kl_coef=0)
+    ids_BT, attention_BT = with_common_prefix(prefix_length=33, suffix_lengths=(3, 7, 1))
+    expected_BT = full_logprobs(policy, ids_BT, attention_BT, 0.7)
+    weights_BT = torch.linspace(-1, 1, expected_BT.numel()).view_as(expected_BT)
+    expected_gradients = gradients(policy, (expected_BT * weights_BT).sum())
+    lengths = attention_BT.sum(1).tolist()
+    sequences = [row[:length] for row, length in zip(ids_BT.tolist(), lengths, strict=True)]
+    nested = pack(sequences, [PrefixGroup((0, 1, 2), 20, inner=(PrefixGroup((0, 2), 33),))])
+    scores = policy.logprobs(ids_BT, attention_BT, temperature=0.7, layout=nested)
+    assert torch.allclose(scores.logprobs_BT, expected_BT, atol=1e-5)
+    found = gradients(policy, (scores.logprobs_BT * weights_BT).sum())
+    assert close(found, expected_gradients)
+
+
 def with_common_prefix(
     prefix_length: int, suffix_lengths: tuple[int, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -106,27 +121,47 @@ def test_layout_maps_every_token_to_its_index_in_the_packed_row():
         == found.self_segments.cu_seqlens_k.tolist()
         == [0, 2, 5, 6, 8]
     )
-    assert found.prefix_segments is not None
-    assert (found.prefix_segments.queries, found.prefix_segments.keys) == (slice(5, 8), slice(2, 5))
-    assert (
-        found.prefix_segments.cu_seqlens_q.tolist()
-        == found.prefix_segments.cu_seqlens_k.tolist()
-        == [0, 3]
-    )
+    (prefix,) = found.prefix_segments
+    assert (prefix.queries, prefix.keys) == (slice(5, 8), slice(2, 5))
+    assert prefix.cu_seqlens_q.tolist() == prefix.cu_seqlens_k.tolist() == [0, 3]
+
+
+def test_inner_prefixes_stand_between_prefixes_and_suffixes():
+    sequences = [(1, 2, 7), (1, 3, 4, 5), (1, 3, 4, 6, 6), (8, 9), (8, 7)]
+    inner = PrefixGroup((0, 1, 2), 1, inner=(PrefixGroup((1, 2), 3),))
+    found = pack(sequences, [inner, PrefixGroup((3, 4), 1)])
+    assert found.ids_1N.tolist() == [[8, 1, 3, 4, 9, 7, 2, 7, 5, 6, 6]]
+    assert found.positions_1N.tolist() == [[0, 0, 1, 2, 1, 1, 1, 2, 3, 3, 4]]
+    assert found.gather_index_BT.tolist() == [
+        [1, 6, 7, 0, 0],
+        [1, 2, 3, 8, 0],
+        [1, 2, 3, 9, 10],
+        [0, 4, 0, 0, 0],
+        [0, 5, 0, 0, 0],
+    ]
+    calls = [(call.queries, call.keys) for call in found.prefix_segments]
+    assert calls == [
+        (slice(4, 11), slice(0, 2)),  # suffixes, to the prefixes of both groups
+        (slice(2, 4), slice(1, 2)),  # the inner prefix, to the outer one
+        (slice(8, 11), slice(2, 4)),  # its suffixes, to the inner prefix
+    ]
+    assert [call.cu_seqlens_q.tolist() for call in found.prefix_segments] == [
+        [0, 2, 7],
+        [0, 2],
+        [0, 3],
+    ]
 
 
 def test_each_prefix_group_attends_to_its_own_prefix():
     sequences = [(1, 2, 3), (1, 4), (5,), (6, 7, 8), (6, 7, 9, 9)]
     found = pack(
         sequences, [PrefixGroup((0, 1), 1), PrefixGroup((2,), 0), PrefixGroup((3, 4), 2)]
-    ).prefix_segments
-    assert found is not None
+    ).prefix_segments[0]
     assert (found.queries, found.keys) == (slice(4, 10), slice(1, 4))
     assert (found.cu_seqlens_q.tolist(), found.cu_seqlens_k.tolist()) == ([0, 3, 6], [0, 1, 3])
     assert found.max_seqlens == (3, 2)
-    assert (
-        pack(sequences, [PrefixGroup((number,), 0) for number in range(5)]).prefix_segments is None
-    )
+    alone = pack(sequences, [PrefixGroup((number,), 0) for number in range(5)])
+    assert alone.prefix_segments == ()
 
 
 def test_model_with_attention_dropout_is_not_packed(model_dir: Path):

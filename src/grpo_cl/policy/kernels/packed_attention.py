@@ -1,7 +1,8 @@
 """Attention over a packed row: each suffix attends to its group's prefix and to itself.
 
-Two varlen calls: every segment attends to itself, and the suffixes of each group attend to its
-prefix. The two results are merged by log-sum-exp, so no key is copied per suffix.
+Varlen calls: every segment attends to itself, the suffixes of each group attend to its prefix, and
+with groups within groups further ones to the prefixes before them. The results are merged by
+log-sum-exp, so no key is copied per suffix.
 Shapes: N tokens of the row; H, J and D as in ``varlen_attention``.
 """
 
@@ -26,10 +27,10 @@ class _PackedAttention(torch.autograd.Function):
     @staticmethod
     @override
     def forward(ctx: Any, layout: Layout, scale: float, *qkv: Tensor) -> Tensor:
-        states, prefix = States(*qkv), layout.prefix_segments
+        states = States(*qkv)
         kernel = select_kernel(states)
         state = kernel.forward(states, layout.self_segments, scale)
-        if prefix:
+        for prefix in layout.prefix_segments:
             over_prefix = kernel.forward(states.at(prefix), prefix, scale)
             kernel.merge_states(state.at(prefix.queries), over_prefix)
         ctx.layout, ctx.scale = layout, scale
@@ -40,12 +41,12 @@ class _PackedAttention(torch.autograd.Function):
     @override
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator's types have no names
-        (grad_NHD,), prefix = grads, ctx.layout.prefix_segments
+        (grad_NHD,) = grads
         *qkv, output_NHD, lse_HN = ctx.saved_tensors  # a checkpoint unpacks them only once
         states, state = States(*qkv), AttentionState(output_NHD, lse_HN)
         kernel = select_kernel(states)
         qkv_grads = kernel.backward(states, state, grad_NHD, ctx.layout.self_segments, ctx.scale)
-        if prefix:
+        for prefix in ctx.layout.prefix_segments:
             part = states.at(prefix), state.at(prefix.queries), grad_NHD[prefix.queries]
             over_prefix = kernel.backward(*part, prefix, ctx.scale)
             places = prefix.queries, prefix.keys, prefix.keys

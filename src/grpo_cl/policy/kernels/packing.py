@@ -1,8 +1,9 @@
 """Sequence packing: a batch as one row without padding, in which a shared prefix occurs once.
 
 The prefix of a group is one segment of the row and each member's suffix is another, which attends
-to the prefix and to itself. Segments are described for varlen attention by cumulative lengths
-(``cu_seqlens``). Shapes: B sequences of T tokens, N tokens of the row.
+to the prefix and to itself. In a group within a group the inner prefix is a segment between the
+two. Segments are described for varlen attention by cumulative lengths (``cu_seqlens``). Shapes: B
+sequences of T tokens, N tokens of the row.
 """
 
 from array import array
@@ -46,8 +47,8 @@ class Layout(NamedTuple):
     """Index into the row of each sequence's tokens; 0 on padding."""
     self_segments: VarlenSegments
     """Every segment attends to itself, causally."""
-    prefix_segments: VarlenSegments | None
-    """The suffixes of a group attend to its prefix; None if no group shares one."""
+    prefix_segments: tuple[VarlenSegments, ...]
+    """Suffixes and inner prefixes attend to the prefixes of their groups, in several calls."""
 
     def to(self, device: torch.device) -> "Layout":
         """The same on another device."""
@@ -56,23 +57,38 @@ class Layout(NamedTuple):
             self.positions_1N.to(device),
             self.gather_index_BT.to(device),
             self.self_segments.to(device),
-            self.prefix_segments and self.prefix_segments.to(device),
+            tuple(segments.to(device) for segments in self.prefix_segments),
         )
 
 
 class _Row:
     """A packed row under construction."""
 
-    def __init__(self) -> None:
+    def __init__(self, sequences: Sequence[Ids]) -> None:
+        self._sequences = sequences
         self.ids = array("q")
         self.positions: list[Tensor] = []
         self.segments: list[range] = []
+        self.index_BT = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.long)
 
-    def add(self, ids: Ids, start: int) -> range:
-        """Append a segment whose first token has position ``start``; its range in the row."""
-        segment = range(len(self.ids), len(self.ids) + len(ids))
-        self.ids.extend(ids)
-        self.positions.append(torch.arange(start, start + len(ids)))
+    def add_prefix(self, group: PrefixGroup, start: int) -> range:
+        """Append the group's prefix from token ``start`` on; its range in the row."""
+        return self._add(self._sequences[group.members[0]][: group.prefix_length], start)
+
+    def add_suffixes(self, group: PrefixGroup, prefixes: Sequence[range]) -> range:
+        """Append what follows the prefixes in each member that is in no inner group."""
+        start = len(self.ids)
+        in_inner = {index for part in group.inner for index in part.members}
+        for index in (index for index in group.members if index not in in_inner):
+            suffix = self._add(self._sequences[index], group.prefix_length)
+            self.index_BT[index, : len(self._sequences[index])] = _arange(*prefixes, suffix)
+        return range(start, len(self.ids))
+
+    def _add(self, ids: Ids, start: int) -> range:
+        """Append a segment, the tokens from ``start`` on; its range in the row."""
+        segment = range(len(self.ids), len(self.ids) + len(ids) - start)
+        self.ids.extend(ids[start:])
+        self.positions.append(torch.arange(start, len(ids)))
         self.segments.append(segment)
         return segment
 
@@ -80,29 +96,41 @@ class _Row:
 def pack(sequences: Sequence[Ids], groups: Sequence[PrefixGroup]) -> Layout:
     """Pack the sequences into a row; ``groups`` is a partition of their indices.
 
-    All prefixes are adjacent, and so are all suffixes that attend to them: the second attention
-    call works on slices of the row and copies nothing.
+    All prefixes are adjacent, and so are all suffixes that attend to them, and the same within a
+    group: each attention call works on slices of the row and copies nothing.
     """
-    row = _Row()
-    suffix_segments: list[range] = []
-    index_BT = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.long)
-    for index in (index for members, shared in groups if not shared for index in members):
-        index_BT[index, : len(sequences[index])] = _arange(row.add(sequences[index], 0))
-    sharing = [group for group in groups if group.prefix_length]
-    prefixes = [row.add(sequences[members[0]][:shared], 0) for members, shared in sharing]
-    for (members, shared), prefix in zip(sharing, prefixes, strict=True):
-        start = len(row.ids)
-        for index in members:
-            suffix = row.add(sequences[index][shared:], shared)
-            index_BT[index, : len(sequences[index])] = _arange(prefix, suffix)
-        suffix_segments.append(range(start, len(row.ids)))
+    row = _Row(sequences)
+    for group in (group for group in groups if not group.prefix_length):
+        row.add_suffixes(group, ())
+    # Those with inner groups are last, so that their prefixes are next to the inner ones.
+    sharing = sorted((g for g in groups if g.prefix_length), key=lambda group: bool(group.inner))
+    prefixes = [row.add_prefix(group, 0) for group in sharing]
+    inner = [[row.add_prefix(part, g.prefix_length) for part in g.inner] for g in sharing]
+    suffixes: list[range] = []
+    inner_calls: list[VarlenSegments] = []
+    for group, prefix, inners in zip(sharing, prefixes, inner, strict=True):
+        own = row.add_suffixes(group, (prefix,))
+        pairs = zip(group.inner, inners, strict=True)
+        parts = [row.add_suffixes(part, (prefix, inner_prefix)) for part, inner_prefix in pairs]
+        suffixes.append(_span([own, *parts]))
+        inner_calls += [_varlen(parts, inners, is_causal=False)] if parts else []
+    nested = [(_span(i), prefix) for i, prefix in zip(inner, prefixes, strict=True) if i]
+    calls = [(suffixes, prefixes), ([i for i, _ in nested], [prefix for _, prefix in nested])]
     return Layout(
         ids_1N=torch.frombuffer(row.ids, dtype=torch.long)[None],
         positions_1N=torch.cat(row.positions)[None],
-        gather_index_BT=index_BT,
+        gather_index_BT=row.index_BT,
         self_segments=_varlen(row.segments, row.segments, is_causal=True),
-        prefix_segments=_varlen(suffix_segments, prefixes, is_causal=False) if prefixes else None,
+        prefix_segments=(
+            *(_varlen(queries, keys, is_causal=False) for queries, keys in calls if keys),
+            *inner_calls,
+        ),
     )
+
+
+def _span(segments: Sequence[range]) -> range:
+    """The range of adjacent segments."""
+    return range(segments[0].start, segments[-1].stop)
 
 
 def _varlen(queries: Sequence[range], keys: Sequence[range], *, is_causal: bool) -> VarlenSegments:

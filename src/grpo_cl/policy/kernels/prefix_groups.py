@@ -13,6 +13,8 @@ from grpo_cl.gpu_memory.constants import MIN_SHARED_TOKENS
 
 ITEM = 4
 """Bytes of a token id."""
+MIN_OUTER_TOKENS = 4096
+"""Shortest prefix within which groups are formed again: they cost further attention calls."""
 
 Ids = Sequence[int]
 
@@ -22,6 +24,30 @@ class PrefixGroup(NamedTuple):
 
     members: tuple[int, ...]
     prefix_length: int
+    inner: "tuple[PrefixGroup, ...]" = ()
+    """Groups of members that share more; their prefixes begin with this one."""
+
+
+def nested_groups(sequences: Sequence[Ids]) -> list[PrefixGroup]:
+    """The groups of ``group_by_prefix``, and within long prefixes the groups that share more.
+
+    The tasks of a domain have the policy text and the tools in common, and the episodes of a task
+    its ticket too.
+    """
+    return [_with_inner(sequences, group) for group in group_by_prefix(sequences)]
+
+
+def _with_inner(sequences: Sequence[Ids], group: PrefixGroup) -> PrefixGroup:
+    members, shared, _ = group
+    if shared < MIN_OUTER_TOKENS:
+        return group
+    found = group_by_prefix([sequences[index][shared:] for index in members])
+    inner = (
+        PrefixGroup(tuple(members[place] for place in part.members), shared + part.prefix_length)
+        for part in found
+        if part.prefix_length
+    )
+    return group._replace(inner=tuple(inner))
 
 
 def group_by_prefix(sequences: Sequence[Ids]) -> list[PrefixGroup]:

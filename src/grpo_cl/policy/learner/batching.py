@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grpo_cl.config import GRPOConfig
 from grpo_cl.policy.kernels.packing import Layout, pack
-from grpo_cl.policy.kernels.prefix_groups import group_by_prefix
+from grpo_cl.policy.kernels.prefix_groups import group_by_prefix, nested_groups
 from grpo_cl.policy.learner.loss import loss_lengths, sequence_weights
 from grpo_cl.rewards.advantages import token_advantages
 from grpo_cl.types import TokenTrace, TrajectoryGroup
@@ -206,7 +206,7 @@ def _split(
 def _group(samples: Sequence[TrainingSample]) -> list[_SampleGroup]:
     return [
         _SampleGroup([samples[index] for index in members], prefix_length)
-        for members, prefix_length in group_by_prefix(_ids(samples))
+        for members, prefix_length, _ in group_by_prefix(_ids(samples))
     ]
 
 
@@ -227,7 +227,7 @@ def collate(samples: Sequence[TrainingSample], device: torch.device) -> MicroBat
     """The samples as tensors on ``device``."""
     sequences = _ids(samples)
     lengths = list(map(len, sequences))
-    layout = pack(sequences, group_by_prefix(sequences)).to(device)
+    layout = pack(sequences, nested_groups(sequences)).to(device)
     lengths_B = torch.tensor(lengths, device=device)
     attention_BT = torch.arange(max(lengths), device=device) < lengths_B[:, None]
     mask_BT = _padded_masks(samples, lengths).to(device).view(attention_BT.shape)

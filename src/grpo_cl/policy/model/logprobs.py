@@ -175,12 +175,14 @@ class LogprobComputer:
     def _packing_is_exact(self) -> bool:
         """Whether packed sequences give the same hidden states as padded ones."""
         vocab_size = self._head.vocab_size
-        sequences = [[number % vocab_size for number in (1, 2, 3, last)] for last in (4, 5)]
+        ends = (3, 4), (3, 5), (6, 7)
+        sequences = [[number % vocab_size for number in (1, 2, *end)] for end in ends]
         ids_BT = torch.tensor(sequences, device=self._causal.device)
         is_ours = self._causal.config._attn_implementation == attention.NAME
         if not is_ours or ids_BT.shape[1] > self._max_packed:
             return False
-        layout = pack(sequences, [PrefixGroup((0, 1), 3)]).to(ids_BT.device)
+        group = PrefixGroup((0, 1, 2), 2, inner=(PrefixGroup((0, 1), 3),))
+        layout = pack(sequences, [group]).to(ids_BT.device)
         batch = PaddedBatch(ids_BT, torch.ones_like(ids_BT))
         before = predicting_positions(batch.attention_BT, None)
         expected = self._forward(batch, before)
