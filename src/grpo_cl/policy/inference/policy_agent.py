@@ -143,7 +143,8 @@ class PolicyAgent:
         mask = [False] * len(self._ids)
         for start, end in self._turns:
             mask[start:end] = [True] * (end - start)
-        return TokenTrace(
+        # Without validation, which takes 0.3 ms for the ids and the mask of a full prompt.
+        return TokenTrace.model_construct(
             ids=tuple(self._ids),
             mask=tuple(mask),
             logprobs=tuple(self._logprobs),
