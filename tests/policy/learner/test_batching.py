@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_cl.policy.kernels.prefix_groups import MIN_OUTER_TOKENS
 from grpo_cl.policy.learner.batching import (
     ATTENTION_TOKENS,
     TrainingSample,
@@ -180,6 +181,26 @@ def test_tasks_beyond_those_of_a_step_are_divided_by_accumulation_too():
 def test_token_budget_counts_a_common_prefix_once():
     samples = [of_ids(*PREFIX, number, number) for number in range(5)]
     assert sorted(len(part) for part in micro_batches(samples, 40 + 2 * 3)) == [2, 3]
+
+
+def test_episodes_of_a_task_stay_together_within_a_prefix_of_all_tasks():
+    policy = [1] * MIN_OUTER_TOKENS
+    tickets = [[task] * 40 for task in (2, 3, 4)]
+    # A longer episode of each task; without inner groups the three would be in one micro-batch.
+    ends = ([5, 5, 5], [6], [7])
+    tasks = [[of_ids(*policy, *ticket, *end) for end in ends] for ticket in tickets]
+    alone = of_ids(*policy, 8, 8)
+    samples = [*(sample for row in zip(*tasks, strict=True) for sample in row), alone]
+    # A task is 40 + 3 + 1 + 1 tokens after the policy.
+    batches = micro_batches(samples, MIN_OUTER_TOKENS + 2 * 45 + 2)
+    expected = [{*map(id, tasks[0] + tasks[1])}, {*map(id, [*tasks[2], alone])}]
+    assert [{*map(id, batch)} for batch in batches] == expected
+    assert len(micro_batches(samples, MIN_OUTER_TOKENS + 3 * 45 + 2)) == 1
+    computed = [collate(batch, torch.device("cpu")).layout for batch in batches]
+    assert [layout.ids_1N.numel() for layout in computed if layout] == [
+        MIN_OUTER_TOKENS + 90,
+        MIN_OUTER_TOKENS + 47,
+    ]
 
 
 def test_tensors_are_padded_on_the_right_and_log_probs_are_under_the_mask():

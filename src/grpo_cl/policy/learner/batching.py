@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grpo_cl.config import GRPOConfig
 from grpo_cl.policy.kernels.packing import Layout, pack
-from grpo_cl.policy.kernels.prefix_groups import group_by_prefix, nested_groups
+from grpo_cl.policy.kernels.prefix_groups import PrefixGroup, nested_groups
 from grpo_cl.policy.learner.loss import loss_lengths, sequence_weights
 from grpo_cl.rewards.advantages import token_advantages
 from grpo_cl.types import TokenTrace, TrajectoryGroup
@@ -71,6 +71,8 @@ class _SampleGroup(NamedTuple):
 
     members: list[TrainingSample]
     prefix_length: int
+    inner: "tuple[_SampleGroup, ...]" = ()
+    """Groups of members with a longer common prefix, and last the members in none of them."""
 
     @property
     def cost(self) -> float:
@@ -191,23 +193,35 @@ def micro_batches(
 def _split(
     group: _SampleGroup, max_tokens: int, max_members: int
 ) -> list[tuple[int, list[TrainingSample]]]:
-    """Parts of a group with their computed tokens; each part computes the prefix again."""
+    """Parts of a group with their computed tokens; each part computes the prefix again.
+
+    An inner group is divided only where a part is full.
+    """
     parts: list[tuple[int, list[TrainingSample]]] = []
-    for sample in sorted(group.members, key=lambda sample: -sample.length):
-        suffix = sample.length - group.prefix_length
-        tokens, members = parts[-1] if parts else (max_tokens, [])
-        if tokens + suffix <= max_tokens and len(members) < max_members:
-            parts[-1] = (tokens + suffix, [*members, sample])
-        else:
-            parts.append((sample.length, [sample]))
+    for inner in group.inner or (group,):
+        shared = group.prefix_length  # the first sample of an inner group computes its prefix
+        for sample in sorted(inner.members, key=lambda sample: -sample.length):
+            suffix, shared = sample.length - shared, inner.prefix_length
+            tokens, members = parts[-1] if parts else (max_tokens, [])
+            if tokens + suffix <= max_tokens and len(members) < max_members:
+                parts[-1] = (tokens + suffix, [*members, sample])
+            else:
+                parts.append((sample.length, [sample]))
     return parts
 
 
 def _group(samples: Sequence[TrainingSample]) -> list[_SampleGroup]:
-    return [
-        _SampleGroup([samples[index] for index in members], prefix_length)
-        for members, prefix_length, _ in group_by_prefix(_ids(samples))
-    ]
+    return [_sample_group(samples, group) for group in nested_groups(_ids(samples))]
+
+
+def _sample_group(samples: Sequence[TrainingSample], group: PrefixGroup) -> _SampleGroup:
+    members, prefix_length, inner = group
+    parts = [_sample_group(samples, part) for part in inner]
+    if inner:
+        in_inner = {index for part in inner for index in part.members}
+        rest = PrefixGroup(tuple(i for i in members if i not in in_inner), prefix_length)
+        parts.append(_sample_group(samples, rest))
+    return _SampleGroup([samples[index] for index in members], prefix_length, tuple(parts))
 
 
 def _ids(samples: Sequence[TrainingSample]) -> list[tuple[int, ...]]:
