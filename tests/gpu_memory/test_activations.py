@@ -47,7 +47,7 @@ def test_estimated_activations_match_what_autograd_saves(
     assert saved_activations(workload, MicroBatch(2, 128)) == pytest.approx(measured, rel=0.1)
 
 
-@pytest.mark.parametrize("family", mostly_slow(sorted(MODEL_TYPES), fast=["qwen2"]))
+@pytest.mark.parametrize("family", mostly_slow(sorted(MODEL_TYPES & {*FAMILIES}), fast=["qwen2"]))
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("rank", [0, 8])
 @pytest.mark.parametrize("is_checkpointed", [True, False])
