@@ -12,7 +12,7 @@ from grpo_cl.policy.kernels.kv_cache import SlotPrefix
 
 ROWS_PER_TILE = 4
 """A decode graph has one tile for so many rows. Smaller tiles are not worth their programs."""
-MIN_SHARED_TOKENS = 64
+MIN_TILE_TOKENS = 64
 """Fewest first tokens that rows attend to together: it costs a merge with the rest."""
 
 
@@ -31,7 +31,7 @@ def shared_tiles(prefixes: Sequence[SlotPrefix], size: int) -> list[SharedTile]:
     """
     by_slot: dict[int, list[int]] = {}
     for row, prefix in enumerate(prefixes):
-        if prefix.length >= MIN_SHARED_TOKENS:
+        if prefix.length >= MIN_TILE_TOKENS:
             by_slot.setdefault(prefix.slot, []).append(row)
     tiles: list[SharedTile] = []
     for slot, rows in by_slot.items():

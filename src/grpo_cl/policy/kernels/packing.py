@@ -78,8 +78,7 @@ class _Row:
     def add_suffixes(self, group: PrefixGroup, prefixes: Sequence[range]) -> range:
         """Append what follows the prefixes in each member that is in no inner group."""
         start = len(self.ids)
-        in_inner = {index for part in group.inner for index in part.members}
-        for index in (index for index in group.members if index not in in_inner):
+        for index in group.outside.members:
             suffix = self._add(self._sequences[index], group.prefix_length)
             self.index_BT[index, : len(self._sequences[index])] = _arange(*prefixes, suffix)
         return range(start, len(self.ids))

@@ -27,6 +27,13 @@ class PrefixGroup(NamedTuple):
     inner: "tuple[PrefixGroup, ...]" = ()
     """Groups of members that share more; their prefixes begin with this one."""
 
+    @property
+    def outside(self) -> "PrefixGroup":
+        """The members that are in no inner group."""
+        in_inner = {index for part in self.inner for index in part.members}
+        members = tuple(index for index in self.members if index not in in_inner)
+        return PrefixGroup(members, self.prefix_length)
+
 
 def nested_groups(sequences: Sequence[Ids]) -> list[PrefixGroup]:
     """The groups of ``group_by_prefix``, and within long prefixes the groups that share more.

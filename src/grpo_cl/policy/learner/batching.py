@@ -215,13 +215,10 @@ def _group(samples: Sequence[TrainingSample]) -> list[_SampleGroup]:
 
 
 def _sample_group(samples: Sequence[TrainingSample], group: PrefixGroup) -> _SampleGroup:
-    members, prefix_length, inner = group
-    parts = [_sample_group(samples, part) for part in inner]
-    if inner:
-        in_inner = {index for part in inner for index in part.members}
-        rest = PrefixGroup(tuple(i for i in members if i not in in_inner), prefix_length)
-        parts.append(_sample_group(samples, rest))
-    return _SampleGroup([samples[index] for index in members], prefix_length, tuple(parts))
+    parts = (*group.inner, group.outside) if group.inner else ()
+    inner = tuple(_sample_group(samples, part) for part in parts)
+    members = [samples[index] for index in group.members]
+    return _SampleGroup(members, group.prefix_length, inner)
 
 
 def _ids(samples: Sequence[TrainingSample]) -> list[tuple[int, ...]]:
@@ -264,7 +261,7 @@ def collate(samples: Sequence[TrainingSample], device: torch.device) -> MicroBat
 def _padded_masks(samples: Sequence[TrainingSample], lengths: Sequence[int]) -> Tensor:
     """The loss masks of all sequences, each padded to the longest, in one row."""
     # Bytes are concatenated in Python: one tensor operation costs as much as hundreds of these.
-    masks = bytearray()
+    masks, width = bytearray(), max(lengths)
     for sample, length in zip(samples, lengths, strict=True):
         mask, logprobs = bytes(sample.trace.mask[:length]), sample.trace.logprobs
         if mask.count(1) != len(logprobs):
@@ -273,7 +270,7 @@ def _padded_masks(samples: Sequence[TrainingSample], lengths: Sequence[int]) -> 
                 "pass one per token"
             )
         assert len(sample.advantages) == len(logprobs), "one advantage per sampled token"
-        masks.extend(mask + bytes(max(lengths) - length))
+        masks.extend(mask + bytes(width - length))
     return torch.frombuffer(masks, dtype=torch.bool)
 
 
